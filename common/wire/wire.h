@@ -1,0 +1,248 @@
+/* The wire format: what messages.def describes, as C. Encoding and decoding are driven by
+ * the table; nothing here does I/O or keeps state.
+ *
+ * A frame is a header of 16 bytes, little-endian, and a payload:
+ *     u32 length   of the payload
+ *     u16 type     a number of the table
+ *     u16 flags    WIRE_FRAME_…
+ *     u64 tag      the call it belongs to; 0 for NOTICE
+ * A payload holds the message's fields in table order and nothing after them. */
+#pragma once
+
+#include "base/buffer.h"
+#include "base/bytes.h"
+
+#define WIRE_VERSION 1
+#define WIRE_HEADER_SIZE 16
+#define WIRE_NAME_MAX 255        /* NAME_MAX: one directory entry */
+#define WIRE_THREAD_ID_MAX 1024  /* as promised to agent frameworks */
+#define WIRE_DATA_MAX 0x100000   /* bytes in one READ or WRITE: the kernel's largest request */
+#define WIRE_CHUNK_MAX 0x40000   /* bytes in one stream item: bounds the wait behind it */
+#define WIRE_PAYLOAD_MAX 0x400000 /* no frame is larger, whatever the table: bounds one frame's memory */
+#define WIRE_ATTR_SIZE 108
+
+enum wire_frame_flags {
+    WIRE_FRAME_ZSTD_STREAM = 1, /* payload compressed in this direction's streaming context */
+    WIRE_FRAME_ZSTD = 2,        /* payload compressed on its own */
+};
+
+enum wire_features {
+    WIRE_FEATURE_ZSTD = 1,
+};
+
+enum wire_workspace_flags {
+    WIRE_WORKSPACE_BY_NAME = 1,   /* the key is a directory name, not a thread ID */
+    WIRE_WORKSPACE_EXCLUSIVE = 2, /* create: EEXIST if it is there */
+};
+
+enum wire_set_flags {
+    WIRE_SET_MODE = 1,
+    WIRE_SET_UID = 2,
+    WIRE_SET_GID = 4,
+    WIRE_SET_SIZE = 8,
+    WIRE_SET_ATIME = 16,
+    WIRE_SET_MTIME = 32,
+    WIRE_SET_ATIME_NOW = 64,
+    WIRE_SET_MTIME_NOW = 128,
+    WIRE_SET_KILL_PRIV = 256, /* clear set-uid and set-gid as write() and truncate() do */
+};
+
+enum wire_open_flags {
+    WIRE_OPEN_READ = 1,
+    WIRE_OPEN_WRITE = 2,
+    WIRE_OPEN_APPEND = 4,
+    WIRE_OPEN_TRUNCATE = 8,
+    WIRE_OPEN_EXCLUSIVE = 16,
+    WIRE_OPEN_DIRECTORY = 32,
+    WIRE_OPEN_DIRECT = 64,
+    WIRE_OPEN_SYNC = 128,
+    WIRE_OPEN_DSYNC = 256,
+};
+
+enum wire_exec_flags {
+    WIRE_EXEC_STDIN = 1, /* else standard input is /dev/null */
+    WIRE_EXEC_MERGE = 2, /* standard error goes into stream 1, in order */
+    WIRE_EXEC_PTY = 4,
+    WIRE_EXEC_DETACH = 8,
+};
+
+/* How a command ended. DESIGN: the verdict. Numbers are wire format. */
+enum wire_verdict {
+    WIRE_VERDICT_EXITED = 1,
+    WIRE_VERDICT_SIGNALED = 2,
+    WIRE_VERDICT_TIMED_OUT = 3,
+    WIRE_VERDICT_OOM_KILLED = 4,
+    WIRE_VERDICT_KILLED = 5,
+    WIRE_VERDICT_NOT_STARTED = 6,
+    WIRE_VERDICT_UNKNOWN = 7,
+};
+
+/* The step at which a command failed to start. Numbers are wire format. */
+enum wire_exec_stage {
+    WIRE_STAGE_NONE = 0,
+    WIRE_STAGE_REQUEST = 1,   /* the request itself is not acceptable */
+    WIRE_STAGE_WORKSPACE = 2, /* no such workspace */
+    WIRE_STAGE_PIPES = 3,     /* descriptors for its streams */
+    WIRE_STAGE_FORK = 4,
+    WIRE_STAGE_SETUP = 5,     /* session, signals, limits, descriptors in the child */
+    WIRE_STAGE_CONFINE = 6,   /* namespaces, Landlock, seccomp, … */
+    WIRE_STAGE_CWD = 7,       /* entering the working directory */
+    WIRE_STAGE_EXECVE = 8,    /* the program itself */
+};
+
+struct wire_time {
+    int64_t sec;
+    uint32_t nsec;
+};
+
+/* On the wire in this order, WIRE_ATTR_SIZE bytes. ino and generation are the server's
+ * identity of the file, stable while it exists; ino is what the mount shows as st_ino.
+ * version: a number that differs whenever content may differ; 0 = not known. */
+struct wire_attr {
+    uint64_t ino;
+    uint64_t generation;
+    uint64_t version;
+    uint64_t size;
+    uint64_t blocks; /* of 512 bytes */
+    uint32_t mode;
+    uint32_t nlink;
+    uint32_t uid;
+    uint32_t gid;
+    uint32_t rdev;
+    uint32_t blksize;
+    struct wire_time atime;
+    struct wire_time mtime;
+    struct wire_time ctime;
+    uint64_t reserved; /* sent as 0, ignored */
+};
+
+/* A list of byte strings, as on the wire; borrowed like struct bytes. count elements have
+ * been checked to fill data exactly. */
+struct wire_list {
+    const uint8_t *data;
+    uint32_t len;
+    uint32_t count;
+};
+
+/* Steps through a list: *offset starts at 0; false at the end. */
+bool wire_list_next(const struct wire_list *list, uint32_t *offset, struct bytes *ret);
+
+/* Appends one element to a list under construction (a buffer that wire_list_of views). */
+int wire_list_append(struct buffer *b, struct bytes element);
+struct wire_list wire_list_of(const struct buffer *b, uint32_t count);
+
+enum wire_type {
+    WIRE_NONE = 0,
+#define MESSAGE(NAME, name, number, from, phase, class, effect, owner, summary)                    \
+    WIRE_##NAME = number,
+#define FIELD_U32(message, field)
+#define FIELD_U64(message, field)
+#define FIELD_TIME(message, field)
+#define FIELD_ATTR(message, field)
+#define FIELD_BYTES(message, field, min, max)
+#define FIELD_LIST(message, field, max_count, max_size)
+#define END(message)
+#include "wire/messages.def"
+};
+
+/* struct wire_hello, struct wire_welcome, … */
+#define MESSAGE(NAME, name, number, from, phase, class, effect, owner, summary) struct wire_##name {
+#define FIELD_U32(message, field) uint32_t field;
+#define FIELD_U64(message, field) uint64_t field;
+#define FIELD_TIME(message, field) struct wire_time field;
+#define FIELD_ATTR(message, field) struct wire_attr field;
+#define FIELD_BYTES(message, field, min, max) struct bytes field;
+#define FIELD_LIST(message, field, max_count, max_size) struct wire_list field;
+#define END(message)                                                                               \
+    }                                                                                              \
+    ;
+#include "wire/messages.def"
+
+/* Any message: type says which member of the union holds it. */
+struct wire_message {
+    enum wire_type type;
+    union {
+#define MESSAGE(NAME, name, number, from, phase, class, effect, owner, summary)                    \
+    struct wire_##name name;
+#define FIELD_U32(message, field)
+#define FIELD_U64(message, field)
+#define FIELD_TIME(message, field)
+#define FIELD_ATTR(message, field)
+#define FIELD_BYTES(message, field, min, max)
+#define FIELD_LIST(message, field, max_count, max_size)
+#define END(message)
+#include "wire/messages.def"
+    };
+};
+
+enum wire_from { WIRE_FROM_CLIENT = 1, WIRE_FROM_SERVER = 2, WIRE_FROM_EITHER = 3 };
+enum wire_phase { WIRE_PHASE_HELLO, WIRE_PHASE_READY };
+enum wire_class {
+    WIRE_CLASS_REQUEST,
+    WIRE_CLASS_REPLY,
+    WIRE_CLASS_ITEM,
+    WIRE_CLASS_CONTROL,
+    WIRE_CLASS_NOTICE,
+    WIRE_CLASS_RECORD,
+};
+enum wire_effect { WIRE_EFFECT_NONE, WIRE_EFFECT_READS, WIRE_EFFECT_WRITES };
+enum wire_field_type {
+    WIRE_FIELD_U32,
+    WIRE_FIELD_U64,
+    WIRE_FIELD_TIME,
+    WIRE_FIELD_ATTR,
+    WIRE_FIELD_BYTES,
+    WIRE_FIELD_LIST,
+};
+
+struct wire_field {
+    const char *name;
+    enum wire_field_type type;
+    uint32_t min; /* BYTES: least length */
+    uint32_t max; /* BYTES: greatest length; LIST: greatest size in bytes */
+    uint32_t max_count; /* LIST */
+    size_t offset; /* in struct wire_message */
+};
+
+struct wire_row {
+    enum wire_type type;
+    const char *name; /* as in the table: "LOOKUP" */
+    enum wire_from from;
+    enum wire_phase phase;
+    enum wire_class class;
+    enum wire_effect effect;
+    enum wire_type owner; /* see messages.def; WIRE_NONE */
+    uint32_t min_payload;
+    uint32_t max_payload;
+    const struct wire_field *fields;
+    size_t field_count;
+    const char *summary;
+};
+
+/* The row of a type, or NULL for a number that is not in the table. */
+const struct wire_row *wire_row(uint32_t type);
+
+/* The rows in table order: 0 <= i < wire_row_count(). */
+const struct wire_row *wire_row_at(size_t i);
+size_t wire_row_count(void);
+
+/* Appends m's payload (no header). -EINVAL when a field is out of the table's bounds, and
+ * -ENOMEM; the buffer is then unchanged. */
+int wire_encode(struct buffer *b, const struct wire_message *m);
+
+/* Reads a payload of this type into *ret, whose views point into payload. -EBADMSG when
+ * fields are short, over-long, out of bounds, or bytes trail; *ret is then unspecified. */
+int wire_decode(enum wire_type type, struct bytes payload, struct wire_message *ret);
+
+struct wire_header {
+    uint32_t length;
+    uint16_t type;
+    uint16_t flags;
+    uint64_t tag;
+};
+void wire_header_encode(uint8_t out[WIRE_HEADER_SIZE], const struct wire_header *h);
+void wire_header_decode(const uint8_t in[WIRE_HEADER_SIZE], struct wire_header *ret);
+
+/* "exited", "not_started", …; "execve", "cwd", …; NULL for unknown numbers. */
+const char *wire_verdict_name(uint32_t verdict);
+const char *wire_stage_name(uint32_t stage);
