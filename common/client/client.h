@@ -28,6 +28,13 @@ int client_connect(const struct stream_options *options, const char *agent, stru
  * alone. (client_connect may have run on another.) -ENOMEM. */
 int client_attach(struct client *c, struct event_base *base, const struct client_events *events);
 
+/* How long an attached connection may be silent while something is awaited (a call or the
+ * PING that is sent after CLIENT_PING_AFTER_MS of silence) before it counts as lost with
+ * -ETIMEDOUT. Default CLIENT_DEADLINE_MS. May be called at any time. */
+#define CLIENT_PING_AFTER_MS 10000
+#define CLIENT_DEADLINE_MS 10000
+void client_set_deadline_ms(struct client *c, uint32_t deadline_ms);
+
 /* Sends what can be sent, closes. Calls still open are answered with -ECANCELED first. */
 void client_free(struct client *c);
 

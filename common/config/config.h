@@ -1,0 +1,109 @@
+/* Settings, from command-line flags, environment, configuration file and defaults, in this
+ * order of precedence, each setting by itself. The file is one JSON object:
+ *
+ *   { "client":  { "url", "token_file", "ca_file", "cert_file", "key_file",
+ *                  "connect_timeout" (seconds) },
+ *     "service": { "root", "listen": [ … ], "token_file", "tls_cert", "tls_key",
+ *                  "tls_client_ca", "log_level": "error"|"warning"|"info"|"debug" } }
+ *
+ * Every key is optional; an unknown one is an error. File names may be relative to the
+ * directory of the configuration file; those of flags and environment are relative to the
+ * working directory. All come out absolute, so that a program may change its directory.
+ * Failures name the file, the key (or flag, or variable) and what is expected:
+ *   -EINVAL   a value or the file's form     -EACCES  a file that cannot or must not be read
+ *   -ENOENT   a file that was named is missing         -ENOMEM */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/failure.h"
+#include "base/log.h"
+#include "stream/stream.h"
+
+/* What the command line gave; borrowed, {0} = nothing given. */
+struct client_flags {
+    const char *config_file;
+    const char *url;
+    const char *token_file;
+    const char *ca_file;
+    const char *cert_file;
+    const char *key_file;
+    uint32_t connect_timeout_ms;
+};
+
+/* Owned. NULL = not set, but url is always set. Environment: BERTH_URL, BERTH_TOKEN,
+ * BERTH_TOKEN_FILE, BERTH_CA_FILE, BERTH_CERT_FILE, BERTH_KEY_FILE (empty = unset).
+ * BERTH_TOKEN beats BERTH_TOKEN_FILE; --token-file beats both. */
+struct client_settings {
+    char *url;
+    char *token;      /* the token itself, from wherever; wiped on release */
+    char *token_file; /* where it came from, or NULL (BERTH_TOKEN) */
+    char *ca_file;
+    char *cert_file;
+    char *key_file;
+    uint32_t connect_timeout_ms; /* 0: the stream's default */
+};
+
+/* Reads the configuration file (flags->config_file, else paths_config_file) and the token
+ * file. The URL is checked in form. */
+int client_settings_load(const struct client_flags *flags, struct client_settings *ret,
+                         struct failure *ret_failure);
+void client_settings_release(struct client_settings *s);
+#define _cleanup_client_settings_ _cleanup_(client_settings_release)
+
+/* Options for stream_open that borrow from s. */
+struct stream_options client_settings_stream(const struct client_settings *s);
+
+struct service_flags {
+    const char *config_file;
+    const char *root;
+    const char *const *listen; /* URLs; given ones replace those of the file */
+    size_t listen_count;
+    const char *token_file;
+    const char *tls_cert;
+    const char *tls_key;
+    const char *tls_client_ca;
+    const char *log_level;
+};
+
+/* Owned. root is always set. listen_count 0: nobody named a listener (the service then takes
+ * paths_default_url). */
+struct service_settings {
+    char *config_file; /* the file that was read, or NULL */
+    char *root;
+    char **listen; /* checked by config_listen_check, unix: paths absolute */
+    size_t listen_count;
+    char *token_file;
+    char *tls_cert;
+    char *tls_key;
+    char *tls_client_ca;
+    enum log_level log_level;
+};
+
+int service_settings_load(const struct service_flags *flags, struct service_settings *ret,
+                          struct failure *ret_failure);
+void service_settings_release(struct service_settings *s);
+#define _cleanup_service_settings_ _cleanup_(service_settings_release)
+
+/* A URL a service may listen on: unix:PATH, https://HOST:PORT, http://LOOPBACK:PORT. */
+int config_listen_check(const char *url, struct failure *ret_failure);
+
+#define CONFIG_LISTEN_MAX 16 /* listeners; a file is not a way to run out of descriptors */
+
+/* Tokens of a token file: one a line, blank lines and those starting with '#' skipped, white
+ * space around them stripped. The file must not be readable, writable or executable by group
+ * or others (-EACCES); a token is 1 to CONFIG_TOKEN_MAX bytes of printable ASCII without
+ * spaces; at least one (-EINVAL). */
+#define CONFIG_TOKEN_MAX 1024  /* fits every header limit on the way */
+#define CONFIG_TOKENS_MAX 1024 /* bounds the comparison work of each authentication */
+
+struct token_list {
+    char **tokens;
+    size_t count;
+};
+int token_list_load(const char *file, struct token_list *ret, struct failure *ret_failure);
+
+/* Wipes and frees. */
+void token_list_release(struct token_list *l);
+#define _cleanup_token_list_ _cleanup_(token_list_release)
