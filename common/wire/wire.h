@@ -176,7 +176,7 @@ struct wire_message {
 };
 
 enum wire_from { WIRE_FROM_CLIENT = 1, WIRE_FROM_SERVER = 2, WIRE_FROM_EITHER = 3 };
-enum wire_phase { WIRE_PHASE_HELLO, WIRE_PHASE_READY };
+enum wire_phase { WIRE_PHASE_HELLO, WIRE_PHASE_READY, WIRE_PHASE_ANY };
 enum wire_class {
     WIRE_CLASS_REQUEST,
     WIRE_CLASS_REPLY,
