@@ -1,30 +1,42 @@
 /* One end of a connection, without I/O: bytes in, messages out, and the other way round.
  * Client, server, unit tests and fuzzers use the same machine. Not thread-safe.
  *
- * What it enforces on the peer, each a connection error (the session is then dead and only
- * session_failure() and session_free() make sense):
+ * What it enforces on the peer, each a connection error. The session is then dead: it takes
+ * and sends nothing more, but what came before can still be taken with session_next(), and
+ * its output ends with a GOODBYE that tells the peer why.
  *   - a known type, sent by the right side, in the right phase, with a length in the row's
  *     bounds, flags that were negotiated, and a payload that decodes exactly;
  *   - server: tags of requests rise strictly and are never reused; at most max_calls open;
  *   - client: replies only for open calls, of the row's reply type or ERROR;
- *   - ITEM bytes within the credit granted for their call.
- * Items and controls for a call that has ended are dropped silently: they crossed the reply. */
+ *   - ITEM bytes within the credit granted for their call;
+ *   - nothing after GOODBYE. A GOODBYE instead of HELLO or WELCOME makes the session dead.
+ * Items and controls for a call that has ended are dropped silently: they crossed the reply.
+ *
+ * Memory: a payload's memory grows with the bytes that have come, never with the length its
+ * header promises; that is what stops many half-sent frames from taking 4 MiB each. Output is
+ * not bounded here: the owner stops feeding a peer that does not take its output. */
 #pragma once
 
 #include "base/buffer.h"
 #include "wire/wire.h"
 
+/* Every side must take frames of this size, so that errors can always be told. */
+#define SESSION_PAYLOAD_MIN 4096
+
+/* Most credit a call may have: stops a peer from overflowing the count by grants. */
+#define SESSION_CREDIT_MAX 0x40000000
+
 enum session_role { SESSION_CLIENT, SESSION_SERVER };
 
 struct session_config {
     enum session_role role;
-    uint32_t max_payload; /* largest frame we accept; <= WIRE_PAYLOAD_MAX */
-    uint32_t max_calls;   /* server: open calls a client may have; stops memory use by calls
-                             that are never awaited */
-    uint32_t window;      /* item bytes a new call may send us before the first grant; stops a
-                             sender from filling our memory */
-    uint64_t features;    /* WIRE_FEATURE_… we can do */
-    const char *agent;    /* "berthfs 0.1.0"; borrowed for session_new only */
+    uint32_t max_payload;   /* largest frame we accept; SESSION_PAYLOAD_MIN … WIRE_PAYLOAD_MAX */
+    uint32_t max_calls;     /* server: open calls a client may have; stops memory use by calls
+                               that are never awaited */
+    uint32_t window;        /* item bytes a new call may send us before the first grant; stops a
+                               sender from filling our memory; <= SESSION_CREDIT_MAX */
+    uint64_t features;      /* WIRE_FEATURE_… we can do */
+    const char *agent;      /* "berthfs 0.1.0"; borrowed for session_new only */
     uint8_t service_id[16]; /* server: persistent identity of the service */
     uint64_t epoch;         /* server: differs each time the service starts */
 };
@@ -42,26 +54,29 @@ void wire_frame_free(struct wire_frame *frame);
 
 struct session;
 
-/* A client's session has HELLO in its output from birth. -ENOMEM. */
+/* A client's session has HELLO in its output from birth. -ENOMEM; -EINVAL when config is out
+ * of bounds. */
 int session_new(const struct session_config *config, struct session **ret);
 void session_free(struct session *s);
 
-/* Takes len bytes from the peer. 0, -ENOMEM, or -EPROTO (see session_failure()). Frames that
- * were complete before the bad one can still be taken with session_next(). */
+/* Takes len bytes from the peer. 0, -ENOMEM, or -EPROTO; the session is dead after both (see
+ * session_failure()), and answers the same to all later bytes. Frames that were complete before
+ * the bad one can still be taken with session_next(). */
 int session_feed(struct session *s, const void *data, size_t len);
 
 /* The next received message, in order of arrival: 1 and *ret (caller frees), or 0. HELLO,
- * WELCOME and GRANT are handled inside and never returned. */
+ * WELCOME and GRANT are handled inside and never returned. A reply closes its call when it is
+ * fed, not when it is taken. */
 int session_next(struct session *s, struct wire_frame **ret);
 
-/* True once HELLO and WELCOME have been exchanged. */
+/* True once HELLO and WELCOME have been exchanged, also when the session died later. */
 bool session_ready(const struct session *s);
 
 /* The peer's WELCOME (client) or HELLO (server) values in force. Only when ready. */
 struct session_peer {
-    uint64_t features; /* both sides' */
-    uint32_t max_payload;
-    uint32_t max_calls;
+    uint64_t features;    /* both sides' */
+    uint32_t max_payload; /* largest frame the peer takes */
+    uint32_t max_calls;   /* client only, as what follows but agent */
     uint64_t epoch;
     uint8_t service_id[16];
     char agent[129]; /* printable ASCII; other bytes replaced by '?' */
@@ -69,8 +84,9 @@ struct session_peer {
 const struct session_peer *session_peer(const struct session *s);
 
 /* Client: opens a call; *ret_tag names it. blocking: a caller waits for the reply (it counts
- * in session_stats). -EAGAIN when max_calls are open, -EINVAL by the table, -ENOMEM,
- * -ENOTCONN when not ready or dead. */
+ * in session_stats). -EAGAIN when max_calls are open, -EINVAL by the table, -EMSGSIZE when the
+ * peer does not take frames of this size, -ENOMEM, -ENOTCONN when not ready, dead, or after
+ * GOODBYE. */
 int session_request(struct session *s, const struct wire_message *m, bool blocking,
                     uint64_t *ret_tag);
 
@@ -79,7 +95,8 @@ int session_request(struct session *s, const struct wire_message *m, bool blocki
  * error of the caller's); others as session_request. */
 int session_send(struct session *s, uint64_t tag, const struct wire_message *m);
 
-/* Server: ends a call with ERROR. error: negative errno. text may be NULL. */
+/* Server: ends a call with ERROR. error: negative errno. text may be NULL; it is cut to the
+ * table's length. Errors as session_send. */
 int session_send_error(struct session *s, uint64_t tag, int error, const char *text);
 
 /* Item payload bytes that may be sent now on a call; 0 when it is not open. */
@@ -88,7 +105,8 @@ size_t session_credit(const struct session *s, uint64_t tag);
 /* Bytes of payload that an item of data_len data bytes takes from the credit. */
 size_t session_item_cost(enum wire_type type, size_t data_len);
 
-/* Says that `bytes` more item bytes were consumed and may be sent by the peer. */
+/* Says that `bytes` more item bytes were consumed and may be sent by the peer. -ENOENT when
+ * the call is not open, -EINVAL past SESSION_CREDIT_MAX, others as session_send. */
 int session_grant(struct session *s, uint64_t tag, size_t bytes);
 
 /* True when the credit of some call rose since the last call of this function. */
@@ -108,12 +126,13 @@ const char *session_failure(const struct session *s);
 
 /* Counters. round_trips: length of the longest chain of blocking requests of which each was
  * sent after the reply to the one before had come, that is, how many times a caller had to
- * wait for the network in series. Requests in flight together count once. */
+ * wait for the network in series. Requests in flight together count once. Requests for which
+ * nobody waits (heartbeats, prefetches) and HELLO do not count and do not lengthen it. */
 struct session_stats {
     uint64_t frames_in, frames_out;
     uint64_t bytes_in, bytes_out;
-    uint64_t requests; /* sent (client) or received (server) */
-    uint64_t blocking; /* of these, blocking (client only) */
+    uint64_t requests;    /* sent (client) or received (server) */
+    uint64_t blocking;    /* of these, blocking (client only) */
     uint64_t round_trips; /* client only */
 };
 struct session_stats session_stats(const struct session *s);
