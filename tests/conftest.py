@@ -1,0 +1,111 @@
+"""Fixtures of all Python tests. BERTH_BUILD names the build directory (default: ./build).
+
+harness        everything below as methods, one per test; private directories and environment
+build_dir      the build directory; binaries: maps berthd, berthfs, berth, relay to paths
+certificates   an authority of our own and what it signed (lib.harness.Certificates)
+start_service  factory: a berthd (Harness.start_service); service: one on a unix socket
+start_mount    factory: a berthfs -f (Harness.start_mount); mount: all workspaces of `service`
+start_relay    factory: the delay relay (Harness.start_relay); relay: one before `service`
+run_berth      run_berth("ls", "--json") against the last service started
+run            run(["git", "status"], cwd=…): any program, in bounded time
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lib import harness as parts
+
+STATE = pytest.StashKey()
+
+
+@pytest.fixture(scope="session")
+def build_dir():
+    path = Path(os.environ.get("BERTH_BUILD", parts.REPOSITORY / "build")).resolve()
+    assert path.is_dir(), f"{path}: no such build directory; set BERTH_BUILD"
+    return path
+
+
+@pytest.fixture(scope="session")
+def binaries(build_dir):
+    return parts.find_binaries(build_dir)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory):
+    return parts.Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def fuse_works(tmp_path_factory):
+    """Without this, no result about mounts means anything: a failure, never a skip."""
+    parts.check_fuse(tmp_path_factory.mktemp("fuse"))
+
+
+def _time_limit(item):
+    marker = item.get_closest_marker("timeout")
+    if marker and (marker.args or "timeout" in marker.kwargs):
+        return float(marker.args[0] if marker.args else marker.kwargs["timeout"])
+    given = item.config.getoption("timeout", None)
+    return float(given if given is not None else item.config.getini("timeout") or 0)
+
+
+@pytest.fixture
+def harness(request, tmp_path, build_dir):
+    owner = parts.Harness(tmp_path, build_dir,
+                          lambda: request.getfixturevalue("certificates"),
+                          _time_limit(request.node))
+    request.node.stash[STATE] = owner
+    yield owner
+    owner.close()
+
+
+@pytest.fixture
+def start_service(harness):
+    return harness.start_service
+
+
+@pytest.fixture
+def service(harness):
+    return harness.start_service()
+
+
+@pytest.fixture
+def start_mount(harness, fuse_works):
+    return harness.start_mount
+
+
+@pytest.fixture
+def mount(harness, fuse_works, service):
+    return harness.start_mount(service)
+
+
+@pytest.fixture
+def start_relay(harness):
+    return harness.start_relay
+
+
+@pytest.fixture
+def relay(harness, service):
+    return harness.start_relay(service)
+
+
+@pytest.fixture
+def run_berth(harness):
+    return harness.run_berth
+
+
+@pytest.fixture
+def run(harness):
+    return harness.run
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    report = outcome.get_result()
+    owner = item.stash.get(STATE, None)
+    # During "call" the daemons still run, so their stacks say what a stuck test waited for.
+    if owner and report.failed and report.when in ("setup", "call"):
+        report.sections.append(("daemons", owner.state()))

@@ -1,0 +1,767 @@
+"""What integration tests stand on: private directories, daemons whose logs are captured and
+judged, mounts that are always taken down, and bounded waiting.
+
+Everything a test starts belongs to its Harness (fixture `harness`), which ends it in reverse
+order whatever happened, and afterwards checks that no mount and no process was left behind.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# Sanitised binaries start and stop slowly on a busy machine.
+START_TIMEOUT = 30
+STOP_TIMEOUT = 20
+RUN_TIMEOUT = 30
+
+# Words in a daemon's log that fail the test, whatever else it found.
+SUSPICIOUS = re.compile(
+    r"(Address|Leak|Thread|Memory|UndefinedBehavior)Sanitizer|runtime error:|\bassert(ion)?\b.*\bfail"
+    r"|Assertion|\bleaked\b|double free|corrupted|stack smashing|buffer overflow",
+    re.IGNORECASE)
+
+BINARIES = {
+    "berthd": "execsvc/server/berthd",
+    "berth": "execsvc/cli/berth",
+    "berthfs": "fs/berthfs",
+    "mount.fuse.berth": "fs/mount.fuse.berth",
+    "relay": "tests/tools/relay",
+}
+
+
+class HarnessError(AssertionError):
+    """The harness found what no test may leave or show."""
+
+
+def wait_until(condition, timeout=10, what="condition", interval=0.01):
+    """Polls condition() until it returns something true, which is returned."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {timeout} s")
+        time.sleep(interval)
+
+
+# --- mounts --------------------------------------------------------------------------------
+
+def _unescape(text):
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
+
+
+def mounts():
+    """Rows of /proc/self/mountinfo; reading it never touches a mounted filesystem."""
+    rows = []
+    text = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    for line in text.splitlines():
+        left, right = line.split(" - ", 1)
+        fields, tail = left.split(" "), right.split(" ")
+        rows.append({
+            "id": int(fields[0]),
+            "device": fields[2],
+            "point": _unescape(fields[4]),
+            "options": fields[5].split(","),
+            "type": tail[0],
+            "source": _unescape(tail[1]),
+            "super_options": tail[2].split(",") if len(tail) > 2 else [],
+        })
+    return rows
+
+
+def find_mount(point):
+    """The topmost mount at this very path, or None."""
+    found = [row for row in mounts() if row["point"] == str(point)]
+    return found[-1] if found else None
+
+
+def mounts_below(directory):
+    prefix = str(directory)
+    return [row for row in mounts()
+            if row["point"] == prefix or row["point"].startswith(prefix + "/")]
+
+
+def _connections():
+    """The directory with one entry per FUSE connection; needs fusectl, which only root mounts."""
+    directory = Path("/sys/fs/fuse/connections")
+    if os.geteuid() == 0 and not any(row["point"] == str(directory) for row in mounts()):
+        subprocess.run(["mount", "-t", "fusectl", "none", str(directory)], check=False,
+                       stderr=subprocess.DEVNULL)
+    return directory
+
+
+def abort_mount(row):
+    """Makes every request waiting in this mount fail, so that nobody stays stuck in it."""
+    minor = row["device"].split(":")[1]
+    with contextlib.suppress(OSError):
+        (_connections() / minor / "abort").write_text("1")
+
+
+def force_unmount(directory):
+    """Takes down every mount at or below directory, stuck or not. True if there was one."""
+    found = False
+    for _ in range(20):
+        rows = mounts_below(directory)
+        if not rows:
+            return found
+        found = True
+        row = rows[-1]
+        if row["type"].startswith("fuse"):
+            abort_mount(row)
+            subprocess.run(["fusermount3", "-u", "-z", row["point"]], check=False, timeout=20,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if find_mount(row["point"]):
+            subprocess.run(["umount", "-l", row["point"]], check=False, timeout=20,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return found
+
+
+def check_fuse(directory):
+    """Positive control: a FUSE mount can be made here at all. Uses fusermount3 as libfuse does,
+    without any of our code; raises when it cannot, since every test would then mean nothing."""
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        raise HarnessError(f"/dev/fuse cannot be opened, nothing can be mounted: {error}") from error
+    point = Path(directory) / "control"
+    point.mkdir()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours, theirs:
+        result = subprocess.run(
+            ["fusermount3", "-o", "rw,nosuid,nodev,fsname=berth-control", "--", str(point)],
+            env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())},
+            pass_fds=[theirs.fileno()], capture_output=True, timeout=20, check=False)
+        theirs.close()
+        if result.returncode != 0:
+            raise HarnessError(f"mounting does not work here: {result.stderr.decode()}")
+        _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+    row = find_mount(point)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    force_unmount(point)
+    point.rmdir()
+    if not row or not row["type"].startswith("fuse"):
+        raise HarnessError("fusermount3 succeeded but there is no mount")
+
+
+# --- processes -----------------------------------------------------------------------------
+
+def describe_process(pid):
+    """State, waiting place and kernel stacks of a process's threads, for a failure report."""
+    lines = []
+    try:
+        tasks = sorted(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return f"process {pid} is gone"
+    for task in tasks:
+        for name in ("comm", "wchan", "syscall", "stack"):
+            with contextlib.suppress(OSError):
+                text = (task / name).read_text(errors="replace").strip()
+                lines.append(f"{task.name} {name}: {text}")
+        with contextlib.suppress(OSError):
+            state = re.search(r"^State:.*$", (task / "status").read_text(), re.MULTILINE)
+            lines.append(f"{task.name} {state.group(0) if state else ''}")
+    return "\n".join(lines)
+
+
+class Process:
+    """A program in the background with its output in a log file."""
+
+    def __init__(self, harness, name, argv, env=None, cwd=None, stdin=subprocess.DEVNULL):
+        self.harness = harness
+        self.name = name
+        self.argv = [str(argument) for argument in argv]
+        self.log_path = harness.new_path(f"{name}.log")
+        self.expected_status = (0,)
+        self.killed = False
+        with open(self.log_path, "wb") as log:
+            self.popen = subprocess.Popen(
+                self.argv, env=env or harness.env, cwd=cwd or harness.directory, stdin=stdin,
+                stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        harness.own(self)
+
+    @property
+    def pid(self):
+        return self.popen.pid
+
+    @property
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def running(self):
+        return self.popen.poll() is None
+
+    def wait_for_line(self, pattern, count=1, timeout=START_TIMEOUT):
+        """Waits until count lines of the log match; returns the match objects."""
+        expression = re.compile(pattern, re.MULTILINE)
+
+        def look():
+            ended = not self.running()
+            found = list(expression.finditer(self.log))
+            if len(found) >= count:
+                return found
+            if ended:
+                raise HarnessError(
+                    f"{self.name} ended with status {self.popen.returncode}:\n{self.log}")
+            return None
+
+        try:
+            return wait_until(look, timeout, f"{self.name}: line matching {pattern!r}")
+        except TimeoutError as error:
+            raise HarnessError(f"{error}\n{self.log}\n{describe_process(self.pid)}") from error
+
+    def signal(self, number):
+        if self.running():
+            self.popen.send_signal(number)
+
+    def kill(self):
+        """Ends it as a crash would."""
+        self.killed = True
+        self.signal(signal.SIGKILL)
+        self.popen.wait(STOP_TIMEOUT)
+
+    def stop(self, timeout=STOP_TIMEOUT):
+        """Asks it to end; a program that does not, or ends with another status than expected,
+        fails the test. May be called again."""
+        if self.running():
+            self.signal(signal.SIGTERM)
+            try:
+                self.popen.wait(timeout)
+            except subprocess.TimeoutExpired:
+                state = describe_process(self.pid)
+                self.kill()
+                raise HarnessError(f"{self.name} did not end on TERM:\n{state}\n{self.log}") from None
+        status = self.popen.wait(timeout)
+        if not self.killed and status not in self.expected_status:
+            raise HarnessError(f"{self.name} ended with status {status}:\n{self.log}")
+        return status
+
+    def close(self):
+        """End of the test: stop, and judge the log."""
+        self.stop()
+        found = SUSPICIOUS.search(self.log)
+        if found:
+            raise HarnessError(f"{self.name} wrote {found.group(0)!r}:\n{self.log}")
+
+    def memory(self):
+        """Resident memory in bytes."""
+        text = Path(f"/proc/{self.pid}/status").read_text()
+        return int(re.search(r"^VmRSS:\s+(\d+) kB", text, re.MULTILINE).group(1)) * 1024
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+
+class Service(Process):
+    """A running berthd. url: its unix socket; tls_url, http_url: when asked for; urls: all."""
+
+    def __init__(self, harness, argv, root, listeners, token_file, tls, env=None):
+        super().__init__(harness, "berthd", argv, env=env)
+        self.root = Path(root)
+        self.token_file = token_file
+        self.token = Path(token_file).read_text().split()[0] if token_file else None
+        self.tls = tls
+        self.restart_arguments = (root, listeners, token_file, tls, env)
+        found = self.wait_for_line(r"berthd: listening on (\S+)", len(listeners))
+        self.urls = [match.group(1) for match in found]
+
+    def _url(self, scheme):
+        return next((url for url in self.urls if url.startswith(scheme)), None)
+
+    @property
+    def url(self):
+        return self._url("unix:") or self.urls[0]
+
+    @property
+    def socket(self):
+        url = self._url("unix:")
+        return url[len("unix:"):] if url else None
+
+    @property
+    def tls_url(self):
+        # The certificate names localhost; the listener's line shows the address it is bound to.
+        url = self._url("https:")
+        return re.sub(r"//.*:", "//localhost:", url) if url else None
+
+    @property
+    def http_url(self):
+        return self._url("http:")
+
+    def client_env(self, url=None):
+        """Environment with which berth and berthfs reach this service over url."""
+        url = url or self.url
+        env = {**self.harness.env, "BERTH_URL": url}
+        if not url.startswith("unix:") and self.token_file:
+            env["BERTH_TOKEN_FILE"] = str(self.token_file)
+        if url.startswith("https:") and self.tls:
+            env["BERTH_CA_FILE"] = str(self.harness.certificates.ca)
+        return env
+
+    def restart(self):
+        """Another berthd with the same root and addresses, after this one has ended."""
+        self.stop()
+        root, _, token_file, tls, env = self.restart_arguments
+        return self.harness.start_service(
+            root=root, listen=self.urls, token_file=token_file, env=env,
+            certificate=tls[0] if tls else "server", client_ca=bool(tls and tls[1]))
+
+
+class Mount(Process):
+    """A running berthfs -f. path: the mountpoint."""
+
+    def __init__(self, harness, argv, path, env):
+        self.path = Path(path)
+        super().__init__(harness, "berthfs", argv, env=env)
+        try:
+            self._wait()
+        except TimeoutError as error:
+            raise HarnessError(f"{error}\n{self.log}\n{describe_process(self.pid)}") from error
+
+    def _wait(self):
+        def mounted():
+            if not self.running():
+                raise HarnessError(
+                    f"berthfs ended with status {self.popen.returncode}:\n{self.log}")
+            row = find_mount(self.path)
+            return row if row and row["type"].startswith("fuse") else None
+
+        self.row = wait_until(mounted, START_TIMEOUT, f"mount at {self.path}")
+        os.stat(self.path)
+
+    def unmount(self):
+        """The clean way; berthfs then ends with status 0."""
+        if find_mount(self.path):
+            result = subprocess.run(["fusermount3", "-u", str(self.path)], capture_output=True,
+                                    timeout=STOP_TIMEOUT, check=False)
+            if result.returncode != 0:
+                raise HarnessError(f"fusermount3 -u: {result.stderr.decode()}")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.popen.wait(STOP_TIMEOUT)
+
+    def close(self):
+        error = None
+        try:
+            if self.running() and not self.killed:
+                self.unmount()
+        except HarnessError as caught:
+            error = caught
+        stuck = self.running() and not self.killed
+        state = describe_process(self.pid) if stuck else ""
+        left = force_unmount(self.path)
+        if stuck:
+            self.kill()
+            raise HarnessError(f"berthfs did not end after unmounting:\n{state}\n{self.log}")
+        super().close()
+        if error:
+            raise error
+        if left and not self.killed:
+            raise HarnessError(f"berthfs ended and left its mount at {self.path}:\n{self.log}")
+
+    def stats(self):
+        """The driver's own counters (xattr user.berth.mount of the root)."""
+        return json.loads(os.getxattr(self.path, "user.berth.mount"))["stats"]
+
+
+class Relay(Process):
+    """tests/tools/relay between a client and a service. url: where clients connect."""
+
+    def __init__(self, harness, argv, target, control):
+        super().__init__(harness, "relay", argv)
+        self.control = str(control)
+        address = self.wait_for_line(r"relay: listening on (\S+)")[0].group(1)
+        self.address = address
+        if address.startswith("unix:"):
+            self.url = address
+        else:
+            host, port = address[len("tcp:"):].rsplit(":", 1)
+            self.host, self.port = host, int(port)
+            scheme = target.split(":", 1)[0]
+            self.url = f"https://localhost:{port}" if scheme == "https" else f"{scheme}://{host}:{port}"
+
+    def command(self, *words):
+        """Sends one command; returns its answer without the newline. Raises on refusal."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(RUN_TIMEOUT)
+            connection.connect(self.control)
+            connection.sendall((" ".join(str(word) for word in words) + "\n").encode())
+            connection.shutdown(socket.SHUT_WR)
+            answer = b""
+            while chunk := connection.recv(65536):
+                answer += chunk
+        text = answer.decode().rstrip("\n")
+        if text.startswith("error") or not text:
+            raise HarnessError(f"relay {words}: {text or 'no answer'}")
+        return text
+
+    def delay(self, milliseconds):
+        """One-way delay in each direction."""
+        self.command("delay", milliseconds)
+
+    def bandwidth(self, bytes_per_second):
+        """Limit in each direction; 0: none."""
+        self.command("bandwidth", bytes_per_second)
+
+    def cut(self):
+        self.command("cut")
+
+    def stall(self):
+        self.command("stall")
+
+    def resume(self):
+        self.command("resume")
+
+    def half_open(self):
+        self.command("half-open")
+
+    def refuse(self, on=True):
+        self.command("refuse", "on" if on else "off")
+
+    def reset_stats(self):
+        self.command("reset")
+
+    def stats(self):
+        return json.loads(self.command("stats"))
+
+
+# --- certificates --------------------------------------------------------------------------
+
+class Certificates:
+    """An authority of our own and what it signed, as PEM files.
+
+    ca; server (localhost, 127.0.0.1, ::1), wrong_host, expired, client, each NAME.pem and
+    NAME.key; other_ca with other_server and other_client: an authority nobody trusts.
+    """
+
+    def __init__(self, directory):
+        self.directory = Path(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        names = "DNS:localhost,IP:127.0.0.1,IP:::1"
+        for authority, prefix in (("ca", ""), ("other_ca", "other_")):
+            self._authority(authority)
+            self._sign(f"{prefix}server", authority, names, "serverAuth")
+            self._sign(f"{prefix}client", authority, "DNS:client", "clientAuth")
+        self._sign("wrong_host", "ca", "DNS:wrong.example", "serverAuth")
+        self._sign("expired", "ca", names, "serverAuth", expired=True)
+        self.ca = self.directory / "ca.pem"
+        self.other_ca = self.directory / "other_ca.pem"
+
+    def pair(self, name):
+        """(certificate, key) of one of the names above."""
+        return self.directory / f"{name}.pem", self.directory / f"{name}.key"
+
+    def _openssl(self, *arguments):
+        result = subprocess.run(["openssl", *map(str, arguments)], cwd=self.directory,
+                                capture_output=True, timeout=60, check=False)
+        if result.returncode != 0:
+            raise HarnessError(f"openssl {arguments[0]}: {result.stderr.decode()}")
+
+    def _key(self, name):
+        self._openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256",
+                      "-out", f"{name}.key")
+        os.chmod(self.directory / f"{name}.key", 0o600)
+
+    def _authority(self, name):
+        self._key(name)
+        self._openssl("req", "-x509", "-new", "-key", f"{name}.key", "-subj", f"/CN=Berth test {name}",
+                      "-days", "30", "-out", f"{name}.pem")
+
+    def _sign(self, name, authority, names, usage, expired=False):
+        self._key(name)
+        (self.directory / f"{name}.ext").write_text(
+            f"subjectAltName={names}\nbasicConstraints=CA:FALSE\nextendedKeyUsage={usage}\n")
+        self._openssl("req", "-new", "-key", f"{name}.key", "-subj", f"/CN={name}",
+                      "-out", f"{name}.csr")
+        if expired:
+            # `openssl x509` has no start date before now in this version; `openssl ca` has.
+            (self.directory / f"{authority}.cnf").write_text(
+                "[ca]\ndefault_ca=d\n[d]\nnew_certs_dir=.\ndatabase=index\nserial=serial\n"
+                "default_md=sha256\npolicy=p\nunique_subject=no\n[p]\ncommonName=supplied\n")
+            (self.directory / "index").write_text("")
+            (self.directory / "serial").write_text("1000\n")
+            self._openssl("ca", "-batch", "-notext", "-config", f"{authority}.cnf",
+                          "-cert", f"{authority}.pem", "-keyfile", f"{authority}.key",
+                          "-in", f"{name}.csr", "-out", f"{name}.pem",
+                          "-extfile", f"{name}.ext",
+                          "-startdate", "200101000000Z", "-enddate", "200201000000Z")
+        else:
+            self._openssl("x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem",
+                          "-CAkey", f"{authority}.key", "-CAcreateserial", "-days", "30",
+                          "-extfile", f"{name}.ext", "-out", f"{name}.pem")
+
+
+# --- the harness ---------------------------------------------------------------------------
+
+def find_binaries(build):
+    """Maps names to the programs of a build directory that exist."""
+    return {name: Path(build) / path for name, path in BINARIES.items()
+            if (Path(build) / path).exists()}
+
+
+class Harness:
+    """Owns everything one test starts."""
+
+    def __init__(self, directory, build, certificates, time_limit):
+        self.directory = Path(directory)
+        self.build = Path(build)
+        self.binaries = find_binaries(build)
+        self._certificates = certificates
+        # Unix socket addresses are at most 107 bytes; pytest's directories can be longer.
+        self.short = Path(tempfile.mkdtemp(prefix="berth-", dir="/tmp"))
+        self.owned = []
+        self.services = []
+        self.counter = 0
+        self.env = self._environment()
+        self.report = []
+        self._watchdog = threading.Timer(time_limit, self._free_the_stuck) if time_limit else None
+        if self._watchdog:
+            self._watchdog.daemon = True
+            self._watchdog.start()
+
+    def _environment(self):
+        env = {name: value for name, value in os.environ.items()
+               if not name.startswith(("BERTH_", "XDG_", "GIT_"))
+               and name.lower() not in ("https_proxy", "http_proxy", "all_proxy", "no_proxy")}
+        home, runtime = self.directory / "home", self.short / "run"
+        for path in (home, runtime):
+            path.mkdir(mode=0o700)
+        path = [str(program.parent) for program in self.binaries.values()]
+        env.update({
+            "HOME": str(home), "XDG_RUNTIME_DIR": str(runtime), "XDG_STATE_HOME": str(home / "state"),
+            "XDG_CONFIG_HOME": str(home / "config"), "XDG_CACHE_HOME": str(home / "cache"),
+            "PATH": ":".join([*dict.fromkeys(path), env.get("PATH", "/usr/bin:/bin")]),
+            "LC_ALL": "C.UTF-8", "TZ": "UTC",
+            "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1",
+            "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+            "TSAN_OPTIONS": "halt_on_error=0:second_deadlock_stack=1",
+            "GIT_CONFIG_GLOBAL": str(home / "gitconfig"), "GIT_CONFIG_SYSTEM": "/dev/null",
+        })
+        (home / "gitconfig").write_text(
+            "[user]\nname = Test\nemail = test@example.org\n[init]\ndefaultBranch = main\n"
+            "[safe]\ndirectory = *\n")
+        return env
+
+    @property
+    def certificates(self):
+        return self._certificates()
+
+    def program(self, name):
+        if name not in self.binaries:
+            raise HarnessError(f"{self.build / BINARIES[name]} is missing: build it first")
+        return str(self.binaries[name])
+
+    def new_path(self, name):
+        """A path that does not exist, in the test's own directory."""
+        self.counter += 1
+        return self.directory / f"{self.counter:02}-{name}"
+
+    def own(self, thing):
+        self.owned.append(thing)
+        return thing
+
+    # -- starting things --
+
+    def start(self, name, *argv, **keywords):
+        """Any program in the background, owned by the test."""
+        return Process(self, name, argv, **keywords)
+
+    def token_file(self, *tokens, mode=0o600):
+        path = self.new_path("tokens")
+        path.write_text("# tokens of this test\n" + "".join(f"{token}\n" for token in tokens))
+        path.chmod(mode)
+        return path
+
+    def start_service(self, unix=True, tls=False, http=False, root=None, listen=None, args=(),
+                      token_file=None, certificate="server", client_ca=False, env=None):
+        """Starts berthd and waits until it listens.
+
+        unix, tls, http: which listeners, on private addresses; listen: instead, these URLs.
+        tls and http get a token file (one with a fresh token unless given; with client_ca
+        none unless given). certificate: a name of Certificates. client_ca: mTLS.
+        """
+        root = Path(root or self.new_path("root"))
+        if listen is None:
+            listen = []
+            if unix:
+                self.counter += 1
+                listen.append(f"unix:{self.short}/d{self.counter}.sock")
+            if tls:
+                listen.append("https://127.0.0.1:0")
+            if http:
+                listen.append("http://127.0.0.1:0")
+        listen = [str(url) for url in listen]
+        secure = any(url.startswith("https:") for url in listen)
+        remote = secure or any(url.startswith("http:") for url in listen)
+        if remote and token_file is None and not client_ca:
+            token_file = self.token_file("token-" + os.urandom(12).hex())
+        argv = [self.program("berthd"), "--root", root, "--log-level", "debug"]
+        for url in listen:
+            argv += ["--listen", url]
+        if token_file:
+            argv += ["--token-file", token_file]
+        if secure:
+            pem, key = self.certificates.pair(certificate)
+            argv += ["--tls-cert", pem, "--tls-key", key]
+            if client_ca:
+                argv += ["--tls-client-ca", self.certificates.ca]
+        service = Service(self, [*argv, *args], root, listen, token_file,
+                          (certificate, client_ca) if secure else None, env=env)
+        self.services.append(service)
+        return service
+
+    def start_mount(self, service=None, url=None, path=None, workspace=None, options=(), args=(),
+                    env=None):
+        """Starts berthfs -f on a private directory and waits until it is usable. Without
+        workspace the mount shows all workspaces. options: for -o; args: others."""
+        service = service or self.services[-1]
+        url = url or service.url
+        path = Path(path or self.new_path("mnt"))
+        path.mkdir(exist_ok=True)
+        argv = [self.program("berthfs"), url, path, "-f"]
+        if workspace is not None:
+            argv += ["-w", workspace]
+        for option in [options] if isinstance(options, str) else options:
+            argv += ["-o", option]
+        return Mount(self, [*argv, *args], path, env or service.client_env(url))
+
+    def start_relay(self, target, listen=None, delay=0, bandwidth=0, raw=None):
+        """Starts the relay in front of target: a Service, a URL, or unix:PATH or tcp:HOST:PORT.
+        delay: one way, in milliseconds; bandwidth: bytes per second and direction, 0: none."""
+        url = target.url if isinstance(target, Service) else str(target)
+        match = re.fullmatch(r"(?:https?://|tcp:)(.+):(\d+)/?", url)
+        connect = f"tcp:{match.group(1)}:{match.group(2)}" if match else url
+        self.counter += 1
+        if listen is None:
+            listen = "tcp:127.0.0.1:0" if match else f"unix:{self.short}/r{self.counter}.sock"
+        if raw is None:
+            raw = not url.startswith(("unix:", "http:"))
+        control = self.short / f"c{self.counter}.sock"
+        argv = [self.program("relay"), "--listen", listen, "--connect", connect,
+                "--control", control, "--delay", delay, "--bandwidth", bandwidth]
+        if raw:
+            argv.append("--raw")
+        return Relay(self, argv, url, control)
+
+    # -- running programs to their end --
+
+    def run(self, argv, env=None, cwd=None, input=None, timeout=RUN_TIMEOUT, check=False, text=True,
+            **keywords):
+        """Runs a program, at most timeout seconds; then it is killed and the test fails.
+        text: output as str, with bytes that are not UTF-8 kept as surrogates."""
+        argv = [os.fspath(word) if isinstance(word, (bytes, os.PathLike)) else str(word)
+                for word in argv]
+        style = {"encoding": "utf-8", "errors": "surrogateescape"} if text else {}
+        if input is None and "stdin" not in keywords:
+            keywords["stdin"] = subprocess.DEVNULL
+        process = subprocess.Popen(
+            argv, env=env or self.env, cwd=cwd or self.directory, start_new_session=True,
+            stdin=keywords.pop("stdin", subprocess.PIPE),
+            stdout=keywords.pop("stdout", subprocess.PIPE),
+            stderr=keywords.pop("stderr", subprocess.PIPE), **style, **keywords)
+        try:
+            out, err = process.communicate(input, timeout)
+        except BaseException as error:
+            state = describe_process(process.pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            try:
+                process.communicate(timeout=2)
+            except subprocess.TimeoutExpired:
+                self.abort_mounts()
+                process.communicate(timeout=STOP_TIMEOUT)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise HarnessError(f"{argv}: not within {timeout} s\n{state}") from None
+            raise
+        result = subprocess.CompletedProcess(argv, process.returncode, out, err)
+        shown = (out or ("" if text else b"")) + (err or ("" if text else b""))
+        shown = shown if text else shown.decode(errors="replace")
+        found = re.search(r"(Address|Leak|Thread|UndefinedBehavior)Sanitizer|runtime error:", shown)
+        if found:
+            raise HarnessError(f"{argv} wrote {found.group(0)!r}:\n{shown}")
+        if check and process.returncode != 0:
+            raise HarnessError(f"{argv} ended with status {process.returncode}:\n{shown}")
+        return result
+
+    def run_berth(self, *args, service=None, url=None, env=None, **keywords):
+        """Runs berth against the last service started (or service, or url)."""
+        if env is None:
+            service = service or (self.services[-1] if self.services else None)
+            env = service.client_env(url) if service else {**self.env, **({"BERTH_URL": url} if url else {})}
+        return self.run([self.program("berth"), *args], env=env, **keywords)
+
+    # -- when things go wrong --
+
+    def abort_mounts(self):
+        for row in mounts_below(self.directory) + mounts_below(self.short):
+            if row["type"].startswith("fuse"):
+                abort_mount(row)
+
+    def state(self):
+        """Logs and states of all that was started, for a failure report."""
+        lines = list(self.report)
+        for thing in self.owned:
+            log = thing.log
+            lines.append(f"--- {thing.name} {thing.pid}: {' '.join(thing.argv)}")
+            lines.append(log if len(log) < 20000 else f"{log[:4000]}\n[…]\n{log[-16000:]}")
+            if thing.running():
+                lines.append(describe_process(thing.pid))
+        return "\n".join(lines)
+
+    def _free_the_stuck(self):
+        # The test's time is over. Its signal does not reach a thread that waits inside the kernel
+        # for a driver's answer, so take the mounts away; the call then fails and the test ends.
+        self.report.append("time limit: states before the mounts were aborted\n" + self.state())
+        self.abort_mounts()
+
+    def _leftovers(self):
+        prefixes = (str(self.directory) + "/", str(self.short) + "/")
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == os.getpid():
+                continue
+            with contextlib.suppress(OSError):
+                place = os.readlink(entry / "cwd") + "/"
+                if place.startswith(prefixes):
+                    line = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                    if line:
+                        found.append((int(entry.name), line.decode(errors="replace")))
+        return found
+
+    def close(self):
+        """Ends everything, newest first; raises the first problem after all is down."""
+        problems = []
+        crashed = any(thing.killed for thing in self.owned)
+        for thing in reversed(self.owned):
+            try:
+                thing.close()
+            except BaseException as error:  # a time-out's exception must not stop the clean-up
+                problems.append(error)
+                if thing.running():
+                    self.abort_mounts()
+                    with contextlib.suppress(BaseException):
+                        thing.kill()
+        if self._watchdog:
+            self._watchdog.cancel()
+        for directory in (self.directory, self.short):
+            if force_unmount(directory):
+                problems.append(HarnessError(f"a mount was left below {directory}"))
+        left = self._leftovers()
+        for pid, _ in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if left and not crashed:
+            problems.append(HarnessError(f"processes were left behind: {left}"))
+        shutil.rmtree(self.short, ignore_errors=True)
+        if problems:
+            raise problems[0]
