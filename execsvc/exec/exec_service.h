@@ -1,0 +1,30 @@
+/* The protocol side of running commands: EXEC requests and the messages within them, on the
+ * service's event loop. A client that does not take a command's output stops that command
+ * alone; a client that is gone has its commands ended (TERM, 2 s, KILL). */
+#pragma once
+
+#include <event2/event.h>
+#include <jansson.h>
+
+#include "exec/spawn.h"
+#include "server/call.h"
+#include "store/store.h"
+
+struct exec_service;
+
+/* Both borrowed for the service's life. Commands get the limits that are in force now, unless
+ * exec_service_set_limits says otherwise. The process must ignore SIGPIPE. -ENOMEM. */
+int exec_service_new(struct event_base *base, struct store *store, struct exec_service **ret);
+
+/* What commands get: spawn_limits_read before the service raised its own. */
+void exec_service_set_limits(struct exec_service *s, const struct spawn_limits *limits);
+
+/* Kills what runs; calls that are still open are answered. */
+void exec_service_free(struct exec_service *s);
+
+/* Takes the call and always ends it: with EXEC_EXIT, whatever happens to the command. The
+ * views of the request last for this function only. */
+void exec_service_start(struct exec_service *s, struct call *call, const struct wire_exec *request);
+
+/* Adds "exec": {"running", "started", "refused"} to object. -ENOMEM. */
+int exec_service_status(struct exec_service *s, json_t *object);

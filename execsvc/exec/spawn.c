@@ -1,0 +1,281 @@
+#include "exec/spawn.h"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <linux/sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "base/cleanup.h"
+#include "exec/beneath.h"
+
+/* Numbers of descriptors in the child. Everything from FIRST_CLOSED on is closed. */
+enum child_fd { CHILD_REPORT = 3, CHILD_ROOT = 4, CHILD_FIRST_CLOSED = 5 };
+
+/* Above all numbers of child_fd: where sources are moved to before they are put in place, so
+ * that putting one in place never overwrites another. */
+#define CHILD_SCRATCH 16
+
+#define SIGNAL_COUNT 64
+
+struct child_report {
+    int32_t stage;
+    int32_t error;
+    uint32_t program;
+    uint32_t exists;
+};
+
+/* The kernel's own sigaction: glibc hides two signals that it uses itself, and an ignored
+ * one would stay ignored in the command. */
+struct kernel_sigaction {
+    void (*handler)(int);
+    unsigned long flags;
+    void (*restorer)(void);
+    uint64_t mask;
+};
+
+static bool oom_score_is_negative(void)
+{
+    _cleanup_close_ int fd = open("/proc/self/oom_score_adj", O_RDONLY | O_CLOEXEC);
+    char first = 0;
+    return fd >= 0 && read(fd, &first, 1) == 1 && first == '-';
+}
+
+void spawn_limits_read(struct spawn_limits *ret)
+{
+    *ret = (struct spawn_limits){.reset_oom_score = oom_score_is_negative()};
+    (void)getrlimit(RLIMIT_NOFILE, &ret->nofile);
+    (void)getrlimit(RLIMIT_CORE, &ret->core);
+}
+
+static void signal_mask_set(const uint64_t *set, uint64_t *ret_old)
+{
+    (void)syscall(SYS_rt_sigprocmask, SIG_SETMASK, set, ret_old, sizeof *set);
+}
+
+/* --- in the child: async-signal-safe functions only ------------------------------ */
+
+static _Noreturn void child_fail(int report, enum wire_exec_stage stage, int error,
+                                 uint32_t program, bool exists)
+{
+    struct child_report message = {
+        .stage = stage, .error = error, .program = program, .exists = exists};
+    /* Smaller than PIPE_BUF, so whole or not at all; if nobody reads there is nobody to tell. */
+    ssize_t n = write(report, &message, sizeof message);
+    (void)n;
+    _exit(127);
+}
+
+static void child_reset_signals(void)
+{
+    const struct kernel_sigaction action = {.handler = SIG_DFL};
+    for (int signal = 1; signal <= SIGNAL_COUNT; signal++)
+        (void)syscall(SYS_rt_sigaction, signal, &action, NULL, sizeof action.mask);
+}
+
+/* Where close_range is missing. Everything of ours is close-on-exec, so this catches only
+ * what a library or our own parent leaked. */
+static void child_close_by_steps(unsigned int first)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return;
+    for (unsigned int fd = first; fd < limit.rlim_cur; fd++)
+        (void)close((int)fd);
+}
+
+static int child_place_descriptors(const struct spawn_options *options, int *report)
+{
+    int source[CHILD_FIRST_CLOSED] = {options->streams[0], options->streams[1], options->streams[2],
+                                      *report, options->root};
+    for (size_t i = 0; i < ARRAY_SIZE(source); i++) {
+        source[i] = fcntl(source[i], F_DUPFD_CLOEXEC, CHILD_SCRATCH);
+        if (source[i] < 0)
+            return -errno;
+    }
+    /* From here on a failure is reported through the copy, whatever dup3 overwrites. */
+    *report = source[CHILD_REPORT];
+    for (int i = 0; i < CHILD_FIRST_CLOSED; i++)
+        if (dup3(source[i], i, i < CHILD_REPORT ? 0 : O_CLOEXEC) < 0)
+            return -errno;
+    *report = CHILD_REPORT;
+    if (syscall(SYS_close_range, CHILD_FIRST_CLOSED, ~0U, 0) < 0)
+        child_close_by_steps(CHILD_FIRST_CLOSED);
+    return 0;
+}
+
+static void child_reset_oom_score(void)
+{
+    /* Without /proc there is nothing to write to, and no reason to refuse the command. */
+    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    ssize_t n = write(fd, "0", 1);
+    (void)n;
+    (void)close(fd);
+}
+
+static int child_set_up(const struct spawn_options *options, int *report)
+{
+    child_reset_signals();
+    if (setsid() < 0)
+        return -errno;
+    int r = child_place_descriptors(options, report);
+    if (r < 0)
+        return r;
+    /* After setsid: only a session leader without a terminal can take one. */
+    if (options->terminal && ioctl(STDIN_FILENO, TIOCSCTTY, 0) < 0)
+        return -errno;
+    (void)umask(022);
+    /* After close_range: a lower limit does not close what is above it. */
+    if (setrlimit(RLIMIT_NOFILE, &options->limits->nofile) < 0 ||
+        setrlimit(RLIMIT_CORE, &options->limits->core) < 0)
+        return -errno;
+    if (options->limits->reset_oom_score)
+        child_reset_oom_score();
+    return 0;
+}
+
+static int child_change_directory(const struct spawn_options *options)
+{
+    int fd = beneath_open_directory(CHILD_ROOT, options->cwd);
+    if (fd < 0)
+        return fd;
+    if (fchdir(fd) < 0)
+        return -errno;
+    (void)close(fd);
+    return 0;
+}
+
+/* True for errors that mean "not here, try the next element of PATH". */
+static bool search_goes_on(int error)
+{
+    return error == ENOENT || error == ENOTDIR || error == EACCES || error == ELOOP ||
+           error == ENAMETOOLONG || error == ESTALE || error == ENODEV || error == ETIMEDOUT;
+}
+
+static _Noreturn void child_execute(const struct spawn_options *options, int report)
+{
+    int error = ENOENT;
+    uint32_t failed = 0;
+    for (uint32_t i = 0; options->programs && options->programs[i]; i++) {
+        (void)execve(options->programs[i], options->argv, options->envp);
+        int e = errno;
+        if (e == ENOENT && faccessat(AT_FDCWD, options->programs[i], F_OK, 0) == 0)
+            child_fail(report, WIRE_STAGE_EXECVE, -ENOENT, i, true);
+        if (!search_goes_on(e))
+            child_fail(report, WIRE_STAGE_EXECVE, -e, i, false);
+        /* A program that is there but may not be run is the better answer than a later
+         * element that has none. */
+        if (i == 0 || (e == EACCES && error != EACCES)) {
+            error = e;
+            failed = i;
+        }
+    }
+    child_fail(report, WIRE_STAGE_EXECVE, -error, failed, false);
+}
+
+static _Noreturn void child_run(const struct spawn_options *options, int report)
+{
+    int r = child_set_up(options, &report);
+    if (r < 0)
+        child_fail(report, WIRE_STAGE_SETUP, r, 0, false);
+    r = child_change_directory(options);
+    if (r < 0)
+        child_fail(report, WIRE_STAGE_CWD, r, 0, false);
+    /* Last: a signal that came meanwhile now finds its default action. */
+    const uint64_t none = 0;
+    signal_mask_set(&none, NULL);
+    child_execute(options, report);
+}
+
+/* --- in the parent --------------------------------------------------------------- */
+
+/* Without clone3 (before Linux 5.3, or behind a seccomp filter). The child cannot be reaped
+ * before we open its descriptor, so its number cannot have become another process's. */
+static pid_t fork_with_pidfd(int *ret_pidfd)
+{
+    pid_t pid = _Fork();
+    if (pid <= 0)
+        return pid < 0 ? -errno : 0;
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (fd < 0) {
+        int error = errno;
+        (void)kill(pid, SIGKILL);
+        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+            ;
+        return -error;
+    }
+    *ret_pidfd = fd;
+    return pid;
+}
+
+static pid_t clone_with_pidfd(int *ret_pidfd)
+{
+    int pidfd = -1;
+    struct clone_args args = {
+        .flags = CLONE_PIDFD | CLONE_CLEAR_SIGHAND,
+        .pidfd = (uint64_t)(uintptr_t)&pidfd,
+        .exit_signal = SIGCHLD,
+    };
+    long pid = syscall(SYS_clone3, &args, sizeof args);
+    /* EINVAL: a kernel that has clone3 but not the flag; EPERM: filters of old container
+     * engines. */
+    if (pid < 0 && (errno == ENOSYS || errno == EINVAL || errno == EPERM))
+        return fork_with_pidfd(ret_pidfd);
+    if (pid < 0)
+        return -errno;
+    *ret_pidfd = pidfd;
+    return (pid_t)pid;
+}
+
+int spawn_start(const struct spawn_options *options, struct spawn_child *ret,
+                enum wire_exec_stage *ret_stage)
+{
+    int report[2];
+    if (pipe2(report, O_CLOEXEC | O_NONBLOCK) < 0) {
+        *ret_stage = WIRE_STAGE_PIPES;
+        return -errno;
+    }
+    _cleanup_close_ int report_read = report[0];
+    _cleanup_close_ int report_write = report[1];
+
+    /* No handler of ours may run in the child, where its locks and pipes are the parent's. */
+    const uint64_t all = ~UINT64_C(0);
+    uint64_t old;
+    signal_mask_set(&all, &old);
+    int pidfd = -1;
+    pid_t pid = clone_with_pidfd(&pidfd);
+    if (pid == 0)
+        child_run(options, report_write);
+    signal_mask_set(&old, NULL);
+    if (pid < 0) {
+        *ret_stage = WIRE_STAGE_FORK;
+        return pid;
+    }
+    *ret = (struct spawn_child){.pid = pid, .pidfd = pidfd, .report = take_fd(&report_read)};
+    return 0;
+}
+
+int spawn_report_read(int report, struct spawn_report *ret)
+{
+    struct child_report message;
+    ssize_t n;
+    do
+        n = read(report, &message, sizeof message);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN)
+        return -EAGAIN;
+    *ret = (struct spawn_report){.stage = WIRE_STAGE_NONE};
+    if (n == sizeof message) {
+        ret->stage = (enum wire_exec_stage)message.stage;
+        ret->error = message.error;
+        ret->program = message.program;
+        ret->exists = message.exists != 0;
+    }
+    return 0;
+}

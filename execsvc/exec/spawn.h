@@ -1,0 +1,53 @@
+/* Starting one child process: fork, set-up, execve, with every failure of the set-up reported
+ * as {stage, errno} over a close-on-exec pipe. Never blocks on what the child does: the
+ * report is read when its descriptor becomes readable. */
+#pragma once
+
+#include <stdbool.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include "wire/wire.h"
+
+/* What a command gets that this process may have changed for itself. */
+struct spawn_limits {
+    struct rlimit nofile;
+    struct rlimit core;
+    bool reset_oom_score; /* the service is protected from the OOM killer; commands are not */
+};
+
+/* The limits in force now, to be read before the service raises its own. */
+void spawn_limits_read(struct spawn_limits *ret);
+
+/* All borrowed until spawn_start returns. */
+struct spawn_options {
+    char *const *programs; /* tried in order, as a shell searches PATH */
+    char *const *argv;
+    char *const *envp;
+    int root;        /* directory that cwd is relative to, and beneath */
+    const char *cwd; /* "" is root itself */
+    int streams[3];  /* become descriptors 0, 1 and 2; the same one may stand several times */
+    bool terminal;   /* streams[0] is a terminal, and becomes the controlling one */
+    const struct spawn_limits *limits;
+};
+
+struct spawn_child {
+    pid_t pid;  /* leader of a new session and process group, both of this number */
+    int pidfd;  /* owned by the caller; readable when the child has ended */
+    int report; /* owned by the caller; readable when spawn_report_read has an answer */
+};
+
+/* Starts the child. 0, or a negative errno and the stage (PIPES or FORK). The caller reaps:
+ * waitid(P_PIDFD). */
+int spawn_start(const struct spawn_options *options, struct spawn_child *ret,
+                enum wire_exec_stage *ret_stage);
+
+struct spawn_report {
+    enum wire_exec_stage stage; /* NONE: the program runs (or the child was killed before) */
+    int error;                  /* negative errno */
+    uint32_t program;           /* EXECVE: index in programs of the one that failed */
+    bool exists; /* EXECVE with -ENOENT: the file is there, but what it needs to run is not */
+};
+
+/* 0 and *ret, or -EAGAIN while the set-up goes on. */
+int spawn_report_read(int report, struct spawn_report *ret);

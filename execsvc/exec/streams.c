@@ -1,0 +1,112 @@
+#include "exec/streams.h"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+
+#include "base/cleanup.h"
+#include "wire/wire.h"
+
+#define DEFAULT_ROWS 24
+#define DEFAULT_COLUMNS 80
+
+static const struct streams no_streams = {.child = {-1, -1, -1}, .input = -1, .output = {-1, -1}};
+
+static int set_nonblocking(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+    return flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0 ? -errno : 0;
+}
+
+/* A pipe of which only our end is non-blocking: the command gets what every program expects. */
+static int open_pipe(int *ret_ours, int *ret_theirs, bool we_read)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return -errno;
+    *ret_ours = ends[we_read ? 0 : 1];
+    *ret_theirs = ends[we_read ? 1 : 0];
+    return set_nonblocking(*ret_ours);
+}
+
+int streams_resize(int fd, uint32_t rows, uint32_t columns)
+{
+    const struct winsize size = {
+        .ws_row = (unsigned short)(rows && rows <= UINT16_MAX ? rows : DEFAULT_ROWS),
+        .ws_col = (unsigned short)(columns && columns <= UINT16_MAX ? columns : DEFAULT_COLUMNS),
+    };
+    return ioctl(fd, TIOCSWINSZ, &size) < 0 ? -errno : 0;
+}
+
+static int open_terminal(struct streams *s, uint32_t rows, uint32_t columns)
+{
+    s->output[0] = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (s->output[0] < 0)
+        return -errno;
+    if (grantpt(s->output[0]) < 0 || unlockpt(s->output[0]) < 0)
+        return -errno;
+    /* By the master, not by name: our /dev/pts may be another than the one it lives in. */
+    s->child[0] = ioctl(s->output[0], TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (s->child[0] < 0)
+        return -errno;
+    int r = streams_resize(s->output[0], rows, columns);
+    if (r < 0)
+        return r;
+    struct termios termios;
+    if (tcgetattr(s->child[0], &termios) == 0) {
+        termios.c_iflag |= IUTF8; /* erase removes a character, not a byte of it */
+        (void)tcsetattr(s->child[0], TCSANOW, &termios);
+    }
+    s->child[1] = fcntl(s->child[0], F_DUPFD_CLOEXEC, 0);
+    s->child[2] = fcntl(s->child[0], F_DUPFD_CLOEXEC, 0);
+    s->input = fcntl(s->output[0], F_DUPFD_CLOEXEC, 0);
+    if (s->child[1] < 0 || s->child[2] < 0 || s->input < 0)
+        return -errno;
+    return set_nonblocking(s->output[0]); /* the copy shares the flag */
+}
+
+static int open_pipes(struct streams *s, uint32_t flags)
+{
+    int r;
+    if (flags & WIRE_EXEC_STDIN) {
+        r = open_pipe(&s->input, &s->child[0], false);
+    } else {
+        s->child[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        r = s->child[0] < 0 ? -errno : 0;
+    }
+    if (r < 0)
+        return r;
+    r = open_pipe(&s->output[0], &s->child[1], true);
+    if (r < 0)
+        return r;
+    if (!(flags & WIRE_EXEC_MERGE))
+        return open_pipe(&s->output[1], &s->child[2], true);
+    s->child[2] = fcntl(s->child[1], F_DUPFD_CLOEXEC, 0);
+    return s->child[2] < 0 ? -errno : 0;
+}
+
+int streams_open(uint32_t flags, uint32_t rows, uint32_t columns, struct streams *ret)
+{
+    struct streams s = no_streams;
+    int r = flags & WIRE_EXEC_PTY ? open_terminal(&s, rows, columns) : open_pipes(&s, flags);
+    if (r < 0) {
+        streams_release(&s);
+        return r;
+    }
+    *ret = s;
+    return 0;
+}
+
+void streams_close_child(struct streams *s)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(s->child); i++)
+        close_fd(&s->child[i]);
+}
+
+void streams_release(struct streams *s)
+{
+    streams_close_child(s);
+    close_fd(&s->input);
+    for (size_t i = 0; i < ARRAY_SIZE(s->output); i++)
+        close_fd(&s->output[i]);
+}
