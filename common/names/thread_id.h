@@ -14,7 +14,7 @@
 #define THREAD_ID_MAX 1024
 #define THREAD_NAME_MAX 255
 
-/* Writes the name of id and a NUL. 0; -EINVAL for an empty or too long ID. */
+/* Writes the name of id and a NUL. 0; -EINVAL for an empty or too long ID; -ENOMEM. */
 int thread_id_to_name(struct bytes id, char ret_name[THREAD_NAME_MAX + 1]);
 
 /* The ID of a name, if the name alone tells it: its length (<= THREAD_ID_MAX) and ret_id.
@@ -22,5 +22,5 @@ int thread_id_to_name(struct bytes id, char ret_name[THREAD_NAME_MAX + 1]);
  * looked up where it was stored. */
 int thread_id_from_name(struct bytes name, uint8_t ret_id[THREAD_ID_MAX]);
 
-/* True when name is what thread_id_to_name(id) writes. */
+/* True when name is what thread_id_to_name(id) writes; false without memory for the hash. */
 bool thread_id_has_name(struct bytes id, struct bytes name);
