@@ -13,8 +13,11 @@
  * Items and controls for a call that has ended are dropped silently: they crossed the reply.
  *
  * Memory: a payload's memory grows with the bytes that have come, never with the length its
- * header promises; that is what stops many half-sent frames from taking 4 MiB each. Output is
- * not bounded here: the owner stops feeding a peer that does not take its output. */
+ * header promises; that is what stops many half-sent frames from taking 4 MiB each. When
+ * compressed frames make much of little, decoding pauses until frames are taken: the owner
+ * bounds what it holds by taking frames (session_next) only while it has room, and feeds no more
+ * until all are taken. Output is not bounded here: the owner stops feeding a peer that does not
+ * take its output. */
 #pragma once
 
 #include "base/buffer.h"
@@ -66,7 +69,8 @@ int session_feed(struct session *s, const void *data, size_t len);
 
 /* The next received message, in order of arrival: 1 and *ret (caller frees), or 0. HELLO,
  * WELCOME and GRANT are handled inside and never returned. A reply closes its call when it is
- * fed, not when it is taken. */
+ * fed, not when it is taken. Taking may decode bytes that had to wait, and so may find the
+ * session dead: look at session_failure() after the last. */
 int session_next(struct session *s, struct wire_frame **ret);
 
 /* True once HELLO and WELCOME have been exchanged, also when the session died later. */
@@ -76,7 +80,7 @@ bool session_ready(const struct session *s);
 struct session_peer {
     uint64_t features;    /* both sides' */
     uint32_t max_payload; /* largest frame the peer takes */
-    uint32_t max_calls;   /* client only, as what follows but agent */
+    uint32_t max_calls;   /* client only, as epoch and service_id */
     uint64_t epoch;
     uint8_t service_id[16];
     char agent[129]; /* printable ASCII; other bytes replaced by '?' */

@@ -127,6 +127,14 @@ size_t wire_row_count(void)
     return ROW_COUNT;
 }
 
+bool wire_row_is_bulk(const struct wire_row *row)
+{
+    for (size_t i = 0; i < row->field_count; i++)
+        if (row->fields[i].type == WIRE_FIELD_BYTES && row->fields[i].max >= WIRE_CHUNK_MAX)
+            return true;
+    return false;
+}
+
 /* --- integers ------------------------------------------------------------------ */
 static uint32_t load_u32(const uint8_t *p)
 {

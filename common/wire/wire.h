@@ -2,11 +2,12 @@
  * the table; nothing here does I/O or keeps state.
  *
  * A frame is a header of 16 bytes, little-endian, and a payload:
- *     u32 length   of the payload
+ *     u32 length   of the payload as it follows, compressed or not
  *     u16 type     a number of the table
  *     u16 flags    WIRE_FRAME_…
  *     u64 tag      the call it belongs to; 0 for NOTICE
- * A payload holds the message's fields in table order and nothing after them. */
+ * A payload holds the message's fields in table order and nothing after them. The bounds of the
+ * table and of HELLO are those of payloads before compression. */
 #pragma once
 
 #include "base/buffer.h"
@@ -14,11 +15,12 @@
 
 #define WIRE_VERSION 1
 #define WIRE_HEADER_SIZE 16
-#define WIRE_NAME_MAX 255        /* NAME_MAX: one directory entry */
-#define WIRE_THREAD_ID_MAX 1024  /* as promised to agent frameworks */
-#define WIRE_DATA_MAX 0x100000   /* bytes in one READ or WRITE: the kernel's largest request */
-#define WIRE_CHUNK_MAX 0x40000   /* bytes in one stream item: bounds the wait behind it */
-#define WIRE_PAYLOAD_MAX 0x400000 /* no frame is larger, whatever the table: bounds one frame's memory */
+#define WIRE_NAME_MAX 255       /* NAME_MAX: one directory entry */
+#define WIRE_THREAD_ID_MAX 1024 /* as promised to agent frameworks */
+#define WIRE_DATA_MAX 0x100000  /* bytes in one READ or WRITE: the kernel's largest request */
+#define WIRE_CHUNK_MAX 0x40000  /* bytes in one stream item: bounds the wait behind it */
+#define WIRE_PAYLOAD_MAX \
+    0x400000 /* no frame is larger, whatever the table: bounds one frame's memory */
 #define WIRE_ATTR_SIZE 108
 
 enum wire_frame_flags {
@@ -84,10 +86,10 @@ enum wire_exec_stage {
     WIRE_STAGE_WORKSPACE = 2, /* no such workspace */
     WIRE_STAGE_PIPES = 3,     /* descriptors for its streams */
     WIRE_STAGE_FORK = 4,
-    WIRE_STAGE_SETUP = 5,     /* session, signals, limits, descriptors in the child */
-    WIRE_STAGE_CONFINE = 6,   /* namespaces, Landlock, seccomp, … */
-    WIRE_STAGE_CWD = 7,       /* entering the working directory */
-    WIRE_STAGE_EXECVE = 8,    /* the program itself */
+    WIRE_STAGE_SETUP = 5,   /* session, signals, limits, descriptors in the child */
+    WIRE_STAGE_CONFINE = 6, /* namespaces, Landlock, seccomp, … */
+    WIRE_STAGE_CWD = 7,     /* entering the working directory */
+    WIRE_STAGE_EXECVE = 8,  /* the program itself */
 };
 
 struct wire_time {
@@ -133,7 +135,7 @@ struct wire_list wire_list_of(const struct buffer *b, uint32_t count);
 
 enum wire_type {
     WIRE_NONE = 0,
-#define MESSAGE(NAME, name, number, from, phase, class, effect, owner, summary)                    \
+#define MESSAGE(NAME, name, number, from, phase, class, effect, owner, summary) \
     WIRE_##NAME = number,
 #define FIELD_U32(message, field)
 #define FIELD_U64(message, field)
@@ -153,8 +155,8 @@ enum wire_type {
 #define FIELD_ATTR(message, field) struct wire_attr field;
 #define FIELD_BYTES(message, field, min, max) struct bytes field;
 #define FIELD_LIST(message, field, max_count, max_size) struct wire_list field;
-#define END(message)                                                                               \
-    }                                                                                              \
+#define END(message) \
+    }                \
     ;
 #include "wire/messages.def"
 
@@ -162,7 +164,7 @@ enum wire_type {
 struct wire_message {
     enum wire_type type;
     union {
-#define MESSAGE(NAME, name, number, from, phase, class, effect, owner, summary)                    \
+#define MESSAGE(NAME, name, number, from, phase, class, effect, owner, summary) \
     struct wire_##name name;
 #define FIELD_U32(message, field)
 #define FIELD_U64(message, field)
@@ -198,10 +200,10 @@ enum wire_field_type {
 struct wire_field {
     const char *name;
     enum wire_field_type type;
-    uint32_t min; /* BYTES: least length */
-    uint32_t max; /* BYTES: greatest length; LIST: greatest size in bytes */
+    uint32_t min;       /* BYTES: least length */
+    uint32_t max;       /* BYTES: greatest length; LIST: greatest size in bytes */
     uint32_t max_count; /* LIST */
-    size_t offset; /* in struct wire_message */
+    size_t offset;      /* in struct wire_message */
 };
 
 struct wire_row {
@@ -225,6 +227,10 @@ const struct wire_row *wire_row(uint32_t type);
 /* The rows in table order: 0 <= i < wire_row_count(). */
 const struct wire_row *wire_row_at(size_t i);
 size_t wire_row_count(void);
+
+/* True for messages that carry file content or output: those with a BYTES field that may hold
+ * WIRE_CHUNK_MAX or more. They are compressed on their own, all others in the stream. */
+bool wire_row_is_bulk(const struct wire_row *row);
 
 /* Appends m's payload (no header). -EINVAL when a field is out of the table's bounds, and
  * -ENOMEM; the buffer is then unchanged. */
