@@ -13,14 +13,16 @@ struct client;
 
 struct client_events {
     /* The connection is lost and every call has been answered with the error. Called once.
-     * The client may be freed in it. */
+     * error: -ECONNRESET (the stream ended or broke), -ETIMEDOUT, -EPROTO, -ENOMEM. The client
+     * may be freed in it, as in every other callback; none comes after client_free. */
     void (*lost)(void *context, int error, const char *reason);
     void *context;
 };
 
-/* Connects, upgrades, exchanges HELLO and WELCOME: blocks, at most the stream's timeout.
- * agent as in session_config. Errors as stream_open, and -EPROTO for a service that speaks
- * another version. */
+/* Connects, upgrades, exchanges HELLO and WELCOME: blocks, at most the stream's timeout (unless
+ * that is set, HELLO and WELCOME get CLIENT_DEADLINE_MS of their own). agent as in
+ * session_config. Errors as stream_open, and -EPROTO for a service that speaks another
+ * version. */
 int client_connect(const struct stream_options *options, const char *agent, struct client **ret,
                    struct failure *ret_failure);
 
@@ -28,15 +30,21 @@ int client_connect(const struct stream_options *options, const char *agent, stru
  * alone. (client_connect may have run on another.) -ENOMEM. */
 int client_attach(struct client *c, struct event_base *base, const struct client_events *events);
 
-/* How long an attached connection may be silent while something is awaited (a call or the
- * PING that is sent after CLIENT_PING_AFTER_MS of silence) before it counts as lost with
- * -ETIMEDOUT. Default CLIENT_DEADLINE_MS. May be called at any time. */
+/* How long an attached connection may be silent while something is awaited before it counts
+ * as lost with -ETIMEDOUT. A PING is sent after CLIENT_PING_AFTER_MS of silence, and, while a
+ * call is open, after half of the deadline; so a service that is alive is never silent for so
+ * long, however long a call takes. May be called at any time. Default CLIENT_DEADLINE_MS; at
+ * least CLIENT_DEADLINE_MIN_MS. */
 #define CLIENT_PING_AFTER_MS 10000
 #define CLIENT_DEADLINE_MS 10000
+#define CLIENT_DEADLINE_MIN_MS 100
 void client_set_deadline_ms(struct client *c, uint32_t deadline_ms);
 
-/* Sends what can be sent, closes. Calls still open are answered with -ECANCELED first. */
+/* Answers the calls that are still open with -ECANCELED, sends what can be sent, closes. NULL
+ * is allowed. */
 void client_free(struct client *c);
+DEFINE_CLEANUP(struct client *, client_free);
+#define _cleanup_client_ _cleanup_(client_free_pointer)
 
 /* Answer to a call. Exactly once per call, after all its items:
  *   error 0    reply is the reply of the table's row, valid during the callback only
@@ -48,15 +56,16 @@ typedef void client_item_fn(void *context, uint64_t tag, const struct wire_messa
 
 struct client_call {
     client_reply_fn *reply;
-    client_item_fn *item; /* NULL unless the call has items */
+    client_item_fn *item;                          /* NULL unless the call has items */
     void (*writable)(void *context, uint64_t tag); /* NULL, or: credit came for items */
     void *context;
     bool blocking; /* somebody waits (see session_stats) */
 };
 
-/* Sends a request. Beyond the service's max_calls it is queued. 0 and *ret_tag (may be NULL;
- * 0 while queued), or -EINVAL (out of the table's bounds), -ENOMEM, -ENOTCONN; reply is then
- * never called. */
+/* Sends a request. Beyond the service's max_calls (less one, kept for PING) it is copied and
+ * queued. 0 and *ret_tag (may be NULL; 0 while queued: writable, if not NULL, tells the tag when
+ * it is sent), or -EINVAL (out of the table's bounds), -EMSGSIZE (larger than the service
+ * takes), -ENOMEM, -ENOTCONN; reply is then never called. */
 int client_call(struct client *c, const struct wire_message *request,
                 const struct client_call *call, uint64_t *ret_tag);
 
@@ -70,7 +79,8 @@ struct session_stats client_stats(const struct client *c);
 uint64_t client_setup_ns(const struct client *c);
 
 /* One call, waited for: for programs that do one thing at a time. The client must not be
- * attached. *ret is owned by the caller (wire_frame_free). 0; or a negative errno with
- * *ret_failure (the server's text, if any). timeout_ms 0: wait for ever. */
+ * attached; items of the call are dropped. *ret is owned by the caller (wire_frame_free). 0; or
+ * a negative errno with *ret_failure: the server's, with its text if any, or the connection's
+ * own, which is then lost (-ENOTCONN from then on). timeout_ms 0: wait for ever. */
 int client_call_sync(struct client *c, const struct wire_message *request, uint32_t timeout_ms,
                      struct wire_frame **ret, struct failure *ret_failure);
