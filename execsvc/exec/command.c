@@ -133,6 +133,8 @@ static void timer_add(struct event *timer, uint64_t ms)
  * 125 when the command was not even looked for. */
 static int not_started_code(enum wire_exec_stage stage, int error)
 {
+    if (error == -E2BIG)
+        return 126;
     switch (stage) {
     case WIRE_STAGE_EXECVE:
         return error == -ENOENT ? 127 : 126;

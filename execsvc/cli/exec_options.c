@@ -1,0 +1,158 @@
+#include "cli/exec_options.h"
+
+#include <getopt.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+/* Longest timeout: a year, as the service has it. */
+#define TIMEOUT_MAX_SECONDS (365.0 * 24 * 3600)
+
+#define EXEC_ID_MAX 64
+
+const char exec_usage[] =
+    "usage: berth exec [OPTION…] [--] CMD [ARG…]\n"
+    "Runs a command in a workspace, beside its files, and exits with its status.\n"
+    "\n"
+    "  -w, --workspace ID    the workspace's thread ID; else that of the working directory\n"
+    "  -C, --directory DIR   working directory, relative to the workspace's root\n"
+    "  -e, --env K=V         sets a variable; -e K passes on the one set here\n"
+    "  -i, --interactive     passes standard input on; without it the command's is empty\n"
+    "  -t, --tty             runs it in a terminal\n"
+    "      --id EXEC         a name for this run; a second run with it is refused\n"
+    "      --timeout SECONDS ends it after this time (fractions are allowed)\n"
+    "      --merge           standard error goes into standard output, in order\n"
+    "      --json            prints one JSON object: the verdict and the output\n"
+    "\n"
+    "Exit status: the command's; 128+n if signal n ended it; 124 timed out; 127 no such\n"
+    "program; 126 it cannot be run; 125 not started; 120 the outcome is not known.\n";
+
+enum { OPTION_ID = 256, OPTION_TIMEOUT, OPTION_MERGE, OPTION_JSON };
+
+static const struct option long_options[] = {
+    {"workspace", required_argument, NULL, 'w'},
+    {"directory", required_argument, NULL, 'C'},
+    {"env", required_argument, NULL, 'e'},
+    {"interactive", no_argument, NULL, 'i'},
+    {"tty", no_argument, NULL, 't'},
+    {"id", required_argument, NULL, OPTION_ID},
+    {"timeout", required_argument, NULL, OPTION_TIMEOUT},
+    {"merge", no_argument, NULL, OPTION_MERGE},
+    {"json", no_argument, NULL, OPTION_JSON},
+    {"help", no_argument, NULL, 'h'},
+    {0},
+};
+
+static int parse_timeout(const char *text, uint64_t *ret_ms, struct failure *ret_failure)
+{
+    char *end;
+    errno = 0;
+    double seconds = strtod(text, &end);
+    if (end == text || *end || errno || !isfinite(seconds) || seconds <= 0 ||
+        seconds > TIMEOUT_MAX_SECONDS)
+        return failure_set(ret_failure, -EINVAL,
+                           "exec: --timeout: %s is not a number of seconds above 0", text);
+    *ret_ms = (uint64_t)ceil(seconds * 1000);
+    return 0;
+}
+
+/* -e NAME=VALUE, or -e NAME for the value it has here (nothing if it has none). */
+static int add_variable(struct exec_options *o, const char *text, struct failure *ret_failure)
+{
+    if (text[0] == 0 || text[0] == '=')
+        return failure_set(ret_failure, -EINVAL, "exec: -e: a variable without a name");
+    if (!strchr(text, '=')) {
+        const char *value = getenv(text);
+        if (!value)
+            return 0;
+        size_t size = strlen(text) + 1 + strlen(value) + 1;
+        char *variable = malloc(size);
+        if (!variable)
+            return failure_set(ret_failure, -ENOMEM, "%s", strerror(ENOMEM));
+        (void)snprintf(variable, size, "%s=%s", text, value);
+        o->owned[o->owned_count++] = variable;
+        text = variable;
+    }
+    o->environment[o->environment_count++] = text;
+    return 0;
+}
+
+static int parse_one(struct exec_options *o, int option, struct failure *ret_failure)
+{
+    if (option == 'w')
+        o->workspace = optarg;
+    else if (option == 'C')
+        o->directory = optarg;
+    else if (option == 'e')
+        return add_variable(o, optarg, ret_failure);
+    else if (option == 'i')
+        o->input = true;
+    else if (option == 't')
+        o->terminal = true;
+    else if (option == OPTION_ID)
+        o->id = optarg;
+    else if (option == OPTION_TIMEOUT)
+        return parse_timeout(optarg, &o->timeout_ms, ret_failure);
+    else if (option == OPTION_MERGE)
+        o->merge = true;
+    else if (option == OPTION_JSON)
+        o->json = true;
+    else if (option == 'h')
+        return failure_set(ret_failure, -ECANCELED, "%s", "");
+    else
+        return failure_set(ret_failure, -EINVAL, "exec: try `berth exec --help`");
+    return 0;
+}
+
+static int check(const struct exec_options *o, struct failure *ret_failure)
+{
+    if (o->command_count == 0)
+        return failure_set(ret_failure, -EINVAL,
+                           "exec: no command; usage: berth exec [-w ID] -- CMD [ARG…]");
+    if (o->id && (strlen(o->id) == 0 || strlen(o->id) > EXEC_ID_MAX))
+        return failure_set(ret_failure, -EINVAL, "exec: --id: 1 to %d bytes", EXEC_ID_MAX);
+    if (o->workspace && strlen(o->workspace) == 0)
+        return failure_set(ret_failure, -EINVAL, "exec: -w: an empty thread ID");
+    if (o->terminal && o->json)
+        return failure_set(ret_failure, -EINVAL, "exec: -t and --json exclude each other");
+    return 0;
+}
+
+int exec_options_parse(int argc, char **argv, struct exec_options *ret, struct failure *ret_failure)
+{
+    /* No more variables than arguments. */
+    struct exec_options o = {.environment = calloc((size_t)argc + 1, sizeof *o.environment),
+                             .owned = calloc((size_t)argc + 1, sizeof *o.owned)};
+    int r =
+        o.environment && o.owned ? 0 : failure_set(ret_failure, -ENOMEM, "%s", strerror(ENOMEM));
+    /* 0: start over, whoever has used getopt before. '+': the command's options are its own. */
+    optind = 0;
+    while (r == 0) {
+        int option = getopt_long(argc, argv, "+w:C:e:ith", long_options, NULL);
+        if (option < 0)
+            break;
+        r = parse_one(&o, option, ret_failure);
+    }
+    if (r == 0) {
+        o.command = argv + optind;
+        o.command_count = (size_t)(argc - optind);
+        r = check(&o, ret_failure);
+    }
+    if (r < 0) {
+        exec_options_release(&o);
+        return r;
+    }
+    *ret = o;
+    return 0;
+}
+
+void exec_options_release(struct exec_options *o)
+{
+    for (size_t i = 0; o->owned && i < o->owned_count; i++)
+        free(o->owned[i]);
+    free(o->owned);
+    free(o->environment);
+    *o = (struct exec_options){0};
+}

@@ -1,0 +1,181 @@
+#include "cli/exec_result.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+int exec_result_status(const struct wire_exec_exit *v)
+{
+    /* The number is the peer's: a cast to the enum would be a promise it has not made. */
+    if (v->verdict == WIRE_VERDICT_EXITED)
+        return (int)(v->code & 0xff);
+    if (v->verdict == WIRE_VERDICT_TIMED_OUT)
+        return EXEC_STATUS_TIMED_OUT;
+    if (v->verdict == WIRE_VERDICT_NOT_STARTED)
+        return v->code == 126 || v->code == 127 ? (int)v->code : EXEC_STATUS_NOT_STARTED;
+    if ((v->verdict == WIRE_VERDICT_SIGNALED || v->verdict == WIRE_VERDICT_OOM_KILLED ||
+         v->verdict == WIRE_VERDICT_KILLED) &&
+        v->signal >= 1 && v->signal <= 64)
+        return EXEC_STATUS_SIGNAL + (int)v->signal;
+    return EXEC_STATUS_UNKNOWN;
+}
+
+/* A text holds paths and names that others chose: nothing in it may drive a terminal. */
+static int append_escaped(struct buffer *b, struct bytes text)
+{
+    for (size_t i = 0; i < text.len; i++) {
+        uint8_t c = text.data[i];
+        int r = c < 0x20 || c == 0x7f ? buffer_printf(b, "\\x%02x", c) : buffer_append_u8(b, c);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int append_reason(struct buffer *b, const char *what, const struct wire_exec_exit *v)
+{
+    int r = buffer_printf(b, "%s", what);
+    if (r == 0 && v->text.len > 0) {
+        r = buffer_printf(b, ": ");
+        if (r == 0)
+            r = append_escaped(b, v->text);
+    } else if (r == 0 && v->error) {
+        r = buffer_printf(b, ": %s", strerror((int)v->error));
+    }
+    return r;
+}
+
+static int append_not_started(struct buffer *b, const struct wire_exec_exit *v)
+{
+    char what[64];
+    const char *stage = wire_stage_name(v->stage);
+    (void)snprintf(what, sizeof what, "not started: %s", stage ? stage : "unknown stage");
+    return append_reason(b, what, v);
+}
+
+int exec_result_text(const struct wire_exec_exit *v, struct buffer *ret)
+{
+    if (v->verdict == WIRE_VERDICT_EXITED || v->verdict == WIRE_VERDICT_SIGNALED)
+        return 0;
+    if (v->verdict == WIRE_VERDICT_TIMED_OUT)
+        return buffer_printf(ret, "timed out after %g s; %u process%s removed",
+                             (double)v->timeout_ms / 1000, v->removed, v->removed == 1 ? "" : "es");
+    if (v->verdict == WIRE_VERDICT_OOM_KILLED)
+        return append_reason(ret, "killed: out of memory", v);
+    if (v->verdict == WIRE_VERDICT_KILLED)
+        return append_reason(ret, "killed", v);
+    if (v->verdict == WIRE_VERDICT_NOT_STARTED)
+        return append_not_started(ret, v);
+    return append_reason(ret, "outcome unknown", v);
+}
+
+int exec_capture_append(struct exec_capture *c, struct bytes data)
+{
+    size_t room = (size_t)EXEC_CAPTURE_MAX - c->data.len;
+    int r = buffer_append(&c->data, data.data, data.len < room ? data.len : room);
+    if (r == 0)
+        c->bytes += data.len;
+    return r;
+}
+
+/* --- JSON ------------------------------------------------------------------------ */
+
+static json_t *base64(struct bytes data)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    _cleanup_free_ char *text = malloc((data.len + 2) / 3 * 4 + 1);
+    if (!text)
+        return NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < data.len; i += 3) {
+        size_t have = data.len - i < 3 ? data.len - i : 3;
+        uint32_t group = (uint32_t)data.data[i] << 16;
+        if (have > 1)
+            group |= (uint32_t)data.data[i + 1] << 8;
+        if (have > 2)
+            group |= data.data[i + 2];
+        text[n++] = digits[group >> 18];
+        text[n++] = digits[group >> 12 & 63];
+        text[n++] = have > 1 ? digits[group >> 6 & 63] : '=';
+        text[n++] = have > 2 ? digits[group & 63] : '=';
+    }
+    return json_stringn_nocheck(text, n);
+}
+
+static int set(json_t *object, const char *prefix, const char *name, json_t *value)
+{
+    char key[64];
+    (void)snprintf(key, sizeof key, "%s%s", prefix, name);
+    return json_object_set_new(object, key, value);
+}
+
+static int set_stream(json_t *object, const char *name, const struct exec_capture *c,
+                      uint64_t bytes)
+{
+    struct bytes data = buffer_view(&c->data);
+    /* Fails for anything but UTF-8. */
+    json_t *text = json_stringn((const char *)data.data, data.len);
+    if (data.len == 0)
+        text = json_string("");
+    const char *encoding = text ? "utf-8" : "base64";
+    if (!text)
+        text = base64(data);
+    return set(object, name, "", text) || set(object, name, "_encoding", json_string(encoding)) ||
+           set(object, name, "_bytes", json_integer((json_int_t)bytes)) ||
+           set(object, name, "_truncated", json_boolean(data.len < bytes));
+}
+
+static json_t *integer_if(bool applies, uint64_t value)
+{
+    return applies ? json_integer((json_int_t)value) : json_null();
+}
+
+static json_t *string_or_null(const char *text)
+{
+    return text ? json_string(text) : json_null();
+}
+
+static json_t *text_of(struct bytes text)
+{
+    json_t *value = text.len ? json_stringn((const char *)text.data, text.len) : json_null();
+    if (value)
+        return value;
+    _cleanup_buffer_ struct buffer escaped = {0};
+    for (size_t i = 0; i < text.len; i++)
+        if (text.data[i] < 0x80 ? buffer_append_u8(&escaped, text.data[i]) < 0
+                                : buffer_printf(&escaped, "\\x%02x", text.data[i]) < 0)
+            return NULL;
+    return json_stringn((const char *)escaped.data, escaped.len);
+}
+
+json_t *exec_result_json(const struct wire_exec_exit *v, const struct exec_capture *out,
+                         const struct exec_capture *err)
+{
+    bool not_started = v->verdict == WIRE_VERDICT_NOT_STARTED;
+    json_t *o = json_object();
+    if (!o)
+        return NULL;
+    const char *verdict = wire_verdict_name(v->verdict);
+    int failed =
+        set(o, "verdict", "", json_string(verdict ? verdict : "unknown")) ||
+        set(o, "exit_status", "", json_integer(exec_result_status(v))) ||
+        set(o, "code", "", integer_if(v->verdict == WIRE_VERDICT_EXITED, v->code)) ||
+        set(o, "signal", "", integer_if(v->signal != 0, v->signal)) ||
+        set(o, "core", "", json_boolean(v->core != 0)) ||
+        set(o, "stage", "",
+            not_started ? string_or_null(wire_stage_name(v->stage)) : json_null()) ||
+        set(o, "error", "", integer_if(v->error != 0, v->error)) ||
+        set(o, "errno", "", string_or_null(v->error ? strerrorname_np((int)v->error) : NULL)) ||
+        set(o, "text", "", text_of(v->text)) || set(o, "removed", "", json_integer(v->removed)) ||
+        set(o, "duration_ms", "", json_real((double)v->duration_ns / (double)NSEC_PER_MSEC)) ||
+        set(o, "timeout_ms", "", integer_if(v->timeout_ms != 0, v->timeout_ms)) ||
+        set(o, "fs_seq", "", integer_if(v->fs_seq != 0, v->fs_seq)) ||
+        set_stream(o, "stdout", out, v->stdout_bytes) ||
+        set_stream(o, "stderr", err, v->stderr_bytes);
+    if (failed) {
+        json_decref(o);
+        return NULL;
+    }
+    return o;
+}
