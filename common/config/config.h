@@ -72,7 +72,7 @@ struct service_flags {
 struct service_settings {
     char *config_file; /* the file that was read, or NULL */
     char *root;
-    char **listen; /* checked by config_listen_check, unix: paths absolute */
+    char **listen; /* checked by config_listen_check */
     size_t listen_count;
     char *token_file;
     char *tls_cert;
@@ -86,7 +86,8 @@ int service_settings_load(const struct service_flags *flags, struct service_sett
 void service_settings_release(struct service_settings *s);
 #define _cleanup_service_settings_ _cleanup_(service_settings_release)
 
-/* A URL a service may listen on: unix:PATH, https://HOST:PORT, http://LOOPBACK:PORT. */
+/* A URL a service may listen on: unix:/PATH, https://HOST:PORT, http://LOOPBACK:PORT; port 0 is
+ * any. Its parts: stream_url_parse_listen. */
 int config_listen_check(const char *url, struct failure *ret_failure);
 
 #define CONFIG_LISTEN_MAX 16 /* listeners; a file is not a way to run out of descriptors */

@@ -30,7 +30,7 @@ static bool is_loopback(const char *host)
     return strcmp(host, "[::1]") == 0 || strcasecmp(host, "localhost") == 0;
 }
 
-static int parse_network(const char *url, struct stream_url *u, struct failure *f)
+static int parse_network(const char *url, bool listen, struct stream_url *u, struct failure *f)
 {
     _cleanup_(url_cleanup) CURLU *parts = curl_url();
     if (!parts)
@@ -51,9 +51,9 @@ static int parse_network(const char *url, struct stream_url *u, struct failure *
     _cleanup_(curl_string_free) char *host = NULL;
     _cleanup_(curl_string_free) char *port = NULL;
     if (curl_url_get(parts, CURLUPART_HOST, &host, 0) != CURLUE_OK ||
-        curl_url_get(parts, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) != CURLUE_OK ||
+        curl_url_get(parts, CURLUPART_PORT, &port, listen ? 0 : CURLU_DEFAULT_PORT) != CURLUE_OK ||
         strlen(host) > STREAM_HOST_MAX)
-        return failure_set(f, -EINVAL, "%s: the host is missing. Write %s://HOST:PORT", url,
+        return failure_set(f, -EINVAL, "%s: the host or port is missing. Write %s://HOST:PORT", url,
                            scheme);
     _cleanup_(curl_string_free) char *path = NULL;
     _cleanup_(curl_string_free) char *query = NULL;
@@ -67,17 +67,18 @@ static int parse_network(const char *url, struct stream_url *u, struct failure *
     if (u->kind == STREAM_HTTP && !is_loopback(host))
         return failure_set(f, -EINVAL,
                            "%s: plain http is for this machine alone (localhost, 127.0.0.1, "
-                           "[::1]). Use https://%s:PORT, or exec:ssh %s berthd --stdio",
-                           url, host, host);
+                           "[::1]). Use https://%s:PORT%s%s%s",
+                           url, host, listen ? "" : ", or exec:ssh ", listen ? "" : host,
+                           listen ? "" : " berthd --stdio");
     long number = strtol(port, NULL, 10);
-    if (number < 1 || number > 65535)
-        return failure_set(f, -EINVAL, "%s: the port must be 1 to 65535", url);
+    if (number < (listen ? 0 : 1) || number > 65535)
+        return failure_set(f, -EINVAL, "%s: the port must be %d to 65535", url, listen ? 0 : 1);
     memcpy(u->host, host, strlen(host) + 1);
     u->port = (uint16_t)number;
     return 0;
 }
 
-static int parse_unix(const char *url, struct stream_url *u, struct failure *f)
+static int parse_unix(const char *url, bool listen, struct stream_url *u, struct failure *f)
 {
     if (u->rest[0] != '/')
         return failure_set(f, -EINVAL,
@@ -91,8 +92,14 @@ static int parse_unix(const char *url, struct stream_url *u, struct failure *f)
     return 0;
 }
 
-static int parse_exec(const char *url, struct stream_url *u, struct failure *f)
+static int parse_exec(const char *url, bool listen, struct stream_url *u, struct failure *f)
 {
+    if (listen)
+        return failure_set(
+            f, -EINVAL,
+            "%s: a service cannot listen there. Write unix:/PATH, https://HOST:PORT or "
+            "http://127.0.0.1:PORT",
+            url);
     if (u->rest[strspn(u->rest, " \t\n")] == '\0')
         return failure_set(
             f, -EINVAL,
@@ -100,12 +107,12 @@ static int parse_exec(const char *url, struct stream_url *u, struct failure *f)
     return 0;
 }
 
-int stream_url_parse(const char *url, struct stream_url *ret, struct failure *ret_failure)
+static int parse(const char *url, bool listen, struct stream_url *ret, struct failure *ret_failure)
 {
     static const struct {
         const char *prefix;
         enum stream_kind kind;
-        int (*parse)(const char *url, struct stream_url *u, struct failure *f);
+        int (*parse)(const char *url, bool listen, struct stream_url *u, struct failure *f);
     } schemes[] = {
         {"unix:", STREAM_UNIX, parse_unix},
         {"https://", STREAM_HTTPS, parse_network},
@@ -119,15 +126,26 @@ int stream_url_parse(const char *url, struct stream_url *ret, struct failure *re
         if (strncasecmp(url, schemes[i].prefix, len) != 0)
             continue;
         struct stream_url u = {.kind = schemes[i].kind, .rest = url + len};
-        int r = schemes[i].parse(url, &u, ret_failure);
+        int r = schemes[i].parse(url, listen, &u, ret_failure);
         if (r == 0)
             *ret = u;
         return r;
     }
     return failure_set(ret_failure, -EINVAL,
-                       "%s: not a URL of a service. Write unix:/PATH, https://HOST:PORT, "
-                       "http://localhost:PORT or exec:COMMAND",
-                       *url ? url : "the empty string");
+                       "%s: not a URL of a service. Write unix:/PATH, https://HOST:PORT%s "
+                       "http://127.0.0.1:PORT%s",
+                       *url ? url : "the empty string", listen ? " or" : ",",
+                       listen ? "" : " or exec:COMMAND");
+}
+
+int stream_url_parse(const char *url, struct stream_url *ret, struct failure *ret_failure)
+{
+    return parse(url, false, ret, ret_failure);
+}
+
+int stream_url_parse_listen(const char *url, struct stream_url *ret, struct failure *ret_failure)
+{
+    return parse(url, true, ret, ret_failure);
 }
 
 int stream_url_check(const char *url, struct failure *ret_failure)

@@ -17,5 +17,8 @@ struct stream_url {
     uint16_t port;
 };
 
-/* 0, or -EINVAL with the reason and what is expected. */
+/* The URL to connect to. 0, or -EINVAL with the reason and what is expected. */
 int stream_url_parse(const char *url, struct stream_url *ret, struct failure *ret_failure);
+
+/* The URL of a listener: not exec:, and the port, which must be there, may be 0 (any). */
+int stream_url_parse_listen(const char *url, struct stream_url *ret, struct failure *ret_failure);

@@ -1,0 +1,415 @@
+#include "config/config.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/paths.h"
+#include "stream/url.h"
+
+#define CONFIG_FILE_MAX (1024 * 1024) /* a wrong file, such as a device, must not fill memory */
+#define CONNECT_TIMEOUT_MAX 3600      /* seconds */
+
+/* The configuration file, or one without settings when there is none. */
+struct document {
+    char *file; /* absolute; NULL: none */
+    char *directory;
+    json_t *root;
+};
+
+static void document_release(struct document *d)
+{
+    free(d->file);
+    free(d->directory);
+    json_decref(d->root);
+}
+
+static int no_memory(struct failure *f)
+{
+    return failure_set(f, -ENOMEM, "out of memory");
+}
+
+/* --- the file ------------------------------------------------------------------------------ */
+
+/* Keys of one object; anything else in it is an error. */
+struct section {
+    const char *name;
+    const char *const *keys;
+};
+
+static const char *const client_keys[] = {"url",      "token_file",      "ca_file", "cert_file",
+                                          "key_file", "connect_timeout", NULL};
+static const char *const service_keys[] = {"root",    "listen",        "token_file", "tls_cert",
+                                           "tls_key", "tls_client_ca", "log_level",  NULL};
+static const struct section sections[] = {{"client", client_keys}, {"service", service_keys}};
+
+static void join_keys(const char *const *keys, char *text, size_t size)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; keys[i] && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "", keys[i]);
+}
+
+static int check_keys(const char *file, json_t *object, const struct section *section,
+                      struct failure *f)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(object, key, value)
+    {
+        size_t i = 0;
+        while (section->keys[i] && strcmp(section->keys[i], key) != 0)
+            i++;
+        if (section->keys[i])
+            continue;
+        char shown[80];
+        char known[256];
+        (void)log_escape(key, strlen(key), shown, sizeof shown);
+        join_keys(section->keys, known, sizeof known);
+        return failure_set(f, -EINVAL, "%s: unknown key %s.%s. The keys of %s are: %s", file,
+                           section->name, shown, section->name, known);
+    }
+    return 0;
+}
+
+static int check_sections(const char *file, json_t *root, struct failure *f)
+{
+    if (!json_is_object(root))
+        return failure_set(f, -EINVAL, "%s: the whole must be one JSON object { … }", file);
+    const char *key;
+    json_t *value;
+    json_object_foreach(root, key, value)
+    {
+        const struct section *section = NULL;
+        for (size_t i = 0; i < ARRAY_SIZE(sections); i++)
+            if (strcmp(sections[i].name, key) == 0)
+                section = &sections[i];
+        char shown[80];
+        (void)log_escape(key, strlen(key), shown, sizeof shown);
+        if (!section)
+            return failure_set(f, -EINVAL,
+                               "%s: unknown key %s. At the top are \"client\" and \"service\"",
+                               file, shown);
+        if (!json_is_object(value))
+            return failure_set(f, -EINVAL, "%s: %s must be an object { … }", file, shown);
+        int r = check_keys(file, value, section, f);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int parse_file(const char *file, json_t **ret, struct failure *f)
+{
+    FILE *stream = fopen(file, "re");
+    if (!stream) {
+        int error = errno == ENOENT || errno == EACCES ? -errno : -EINVAL;
+        return failure_set(f, error, "configuration file %s: %s. Check the path", file,
+                           strerror(errno));
+    }
+    _cleanup_free_ char *text = malloc(CONFIG_FILE_MAX + 1);
+    size_t len = text ? fread(text, 1, CONFIG_FILE_MAX + 1, stream) : 0;
+    int error = text && ferror(stream) ? errno : 0;
+    (void)fclose(stream);
+    if (!text)
+        return no_memory(f);
+    if (error)
+        return failure_set(f, -EINVAL, "configuration file %s: cannot be read: %s", file,
+                           strerror(error));
+    if (len > CONFIG_FILE_MAX)
+        return failure_set(f, -EINVAL, "configuration file %s: larger than %d KiB. Check the path",
+                           file, CONFIG_FILE_MAX / 1024);
+    json_error_t where;
+    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &where);
+    if (!root)
+        return failure_set(f, -EINVAL, "%s:%d:%d: not valid JSON: %s", file, where.line,
+                           where.column, where.text);
+    *ret = root;
+    return 0;
+}
+
+static int document_load(const char *flag, struct document *ret, struct failure *f)
+{
+    _cleanup_(document_release) struct document d = {0};
+    int r = flag ? paths_absolute(flag, NULL, &d.file, f) : paths_config_file(&d.file, f);
+    if (r < 0)
+        return r;
+    if (d.file) {
+        d.directory = strndup(d.file, (size_t)(strrchr(d.file, '/') - d.file));
+        if (!d.directory)
+            return no_memory(f);
+        r = parse_file(d.file, &d.root, f);
+        if (r == 0)
+            r = check_sections(d.file, d.root, f);
+        if (r < 0)
+            return r;
+    }
+    *ret = d;
+    d = (struct document){0};
+    return 0;
+}
+
+/* --- one setting ---------------------------------------------------------------------------- */
+
+static int string_of(const struct document *d, const char *section, const char *key,
+                     const char **ret, struct failure *f)
+{
+    json_t *value = json_object_get(json_object_get(d->root, section), key);
+    *ret = NULL;
+    if (!value)
+        return 0;
+    const char *text = json_string_value(value);
+    if (!text || !*text || strlen(text) != json_string_length(value))
+        return failure_set(f, -EINVAL, "%s: %s.%s must be a string that is not empty", d->file,
+                           section, key);
+    *ret = text;
+    return 0;
+}
+
+static const char *environment(const char *name)
+{
+    const char *value = name ? getenv(name) : NULL;
+    return value && *value ? value : NULL;
+}
+
+/* flag, else variable (NULL: none), else section.key, as an absolute path; *ret NULL if none. */
+static int file_setting(const struct document *d, const char *flag, const char *variable,
+                        const char *section, const char *key, char **ret, struct failure *f)
+{
+    const char *given = flag ? flag : environment(variable);
+    if (given)
+        return paths_absolute(given, NULL, ret, f);
+    const char *text;
+    int r = string_of(d, section, key, &text, f);
+    if (r == 0 && text)
+        r = paths_absolute(text, d->directory, ret, f);
+    return r;
+}
+
+/* --- client -------------------------------------------------------------------------------- */
+
+static int load_url(const struct document *d, const struct client_flags *flags,
+                    struct client_settings *s, struct failure *f)
+{
+    const char *url = flags->url ? flags->url : environment("BERTH_URL");
+    const char *from = flags->url ? "--url" : "BERTH_URL";
+    int r = 0;
+    if (!url) {
+        r = string_of(d, "client", "url", &url, f);
+        from = d->file;
+    }
+    if (r < 0)
+        return r;
+    if (!url)
+        return paths_default_url(&s->url, f);
+    struct failure why;
+    r = stream_url_check(url, &why);
+    if (r < 0)
+        return failure_set(f, r, "%s: %s", from, why.text);
+    s->url = strdup(url);
+    return s->url ? 0 : no_memory(f);
+}
+
+static int load_token(const struct document *d, const struct client_flags *flags,
+                      struct client_settings *s, struct failure *f)
+{
+    const char *direct = environment("BERTH_TOKEN");
+    if (direct && !flags->token_file) {
+        s->token = strdup(direct);
+        return s->token ? 0 : no_memory(f);
+    }
+    int r = file_setting(d, flags->token_file, "BERTH_TOKEN_FILE", "client", "token_file",
+                         &s->token_file, f);
+    if (r < 0 || !s->token_file)
+        return r;
+    _cleanup_token_list_ struct token_list l = {0};
+    r = token_list_load(s->token_file, &l, f);
+    if (r < 0)
+        return r;
+    s->token = take_ptr(l.tokens[0]);
+    return 0;
+}
+
+static int load_timeout(const struct document *d, const struct client_flags *flags,
+                        struct client_settings *s, struct failure *f)
+{
+    s->connect_timeout_ms = flags->connect_timeout_ms;
+    json_t *value = json_object_get(json_object_get(d->root, "client"), "connect_timeout");
+    if (!value)
+        return 0;
+    double seconds = json_is_number(value) ? json_number_value(value) : 0;
+    if (!(seconds >= 0.001 && seconds <= CONNECT_TIMEOUT_MAX))
+        return failure_set(f, -EINVAL,
+                           "%s: client.connect_timeout must be a number of seconds, 0.001 to %d",
+                           d->file, CONNECT_TIMEOUT_MAX);
+    if (!s->connect_timeout_ms)
+        s->connect_timeout_ms = (uint32_t)lround(seconds * 1000);
+    return 0;
+}
+
+int client_settings_load(const struct client_flags *flags, struct client_settings *ret,
+                         struct failure *ret_failure)
+{
+    _cleanup_(document_release) struct document d = {0};
+    _cleanup_client_settings_ struct client_settings s = {0};
+    struct failure *f = ret_failure;
+    int r = document_load(flags->config_file, &d, f);
+    if (r < 0 || (r = load_url(&d, flags, &s, f)) < 0 || (r = load_token(&d, flags, &s, f)) < 0 ||
+        (r = file_setting(&d, flags->ca_file, "BERTH_CA_FILE", "client", "ca_file", &s.ca_file,
+                          f)) < 0 ||
+        (r = file_setting(&d, flags->cert_file, "BERTH_CERT_FILE", "client", "cert_file",
+                          &s.cert_file, f)) < 0 ||
+        (r = file_setting(&d, flags->key_file, "BERTH_KEY_FILE", "client", "key_file", &s.key_file,
+                          f)) < 0 ||
+        (r = load_timeout(&d, flags, &s, f)) < 0)
+        return r;
+    *ret = s;
+    s = (struct client_settings){0};
+    return 0;
+}
+
+void client_settings_release(struct client_settings *s)
+{
+    if (s->token)
+        explicit_bzero(s->token, strlen(s->token));
+    free(s->url);
+    free(s->token);
+    free(s->token_file);
+    free(s->ca_file);
+    free(s->cert_file);
+    free(s->key_file);
+    *s = (struct client_settings){0};
+}
+
+struct stream_options client_settings_stream(const struct client_settings *s)
+{
+    return (struct stream_options){
+        .url = s->url,
+        .token = s->token,
+        .ca_file = s->ca_file,
+        .cert_file = s->cert_file,
+        .key_file = s->key_file,
+        .connect_timeout_ms = s->connect_timeout_ms,
+    };
+}
+
+/* --- service ------------------------------------------------------------------------------- */
+
+int config_listen_check(const char *url, struct failure *ret_failure)
+{
+    struct stream_url u;
+    return stream_url_parse_listen(url, &u, ret_failure);
+}
+
+static int add_listener(struct service_settings *s, const char *url, const char *from,
+                        struct failure *f)
+{
+    struct failure why;
+    int r = config_listen_check(url, &why);
+    if (r < 0)
+        return failure_set(f, r, "%s: %s", from, why.text);
+    if (s->listen_count == CONFIG_LISTEN_MAX)
+        return failure_set(f, -EINVAL, "%s: more than %d listeners", from, CONFIG_LISTEN_MAX);
+    char **listen = reallocarray(s->listen, s->listen_count + 1, sizeof *listen);
+    if (!listen)
+        return no_memory(f);
+    s->listen = listen;
+    listen[s->listen_count] = strdup(url);
+    if (!listen[s->listen_count])
+        return no_memory(f);
+    s->listen_count++;
+    return 0;
+}
+
+static int load_listen(const struct document *d, const struct service_flags *flags,
+                       struct service_settings *s, struct failure *f)
+{
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < flags->listen_count; i++)
+        r = add_listener(s, flags->listen[i], "--listen", f);
+    json_t *value = json_object_get(json_object_get(d->root, "service"), "listen");
+    if (r < 0 || flags->listen_count > 0 || !value)
+        return r;
+    bool good = json_is_array(value) && json_array_size(value) > 0;
+    size_t i;
+    json_t *element;
+    json_array_foreach(value, i, element)
+    {
+        const char *url = json_string_value(element);
+        good = good && url && strlen(url) == json_string_length(element);
+        if (good && (r = add_listener(s, url, d->file, f)) < 0)
+            return r;
+    }
+    if (!good)
+        return failure_set(f, -EINVAL,
+                           "%s: service.listen must be an array of URLs, at least one, for example "
+                           "[\"unix:/run/berth/berthd.sock\"]",
+                           d->file);
+    return 0;
+}
+
+static int load_log_level(const struct document *d, const struct service_flags *flags,
+                          struct service_settings *s, struct failure *f)
+{
+    static const char *const names[] = {"error", "warning", "info", "debug"};
+    const char *name = flags->log_level;
+    const char *from = "--log-level";
+    if (!name) {
+        int r = string_of(d, "service", "log_level", &name, f);
+        if (r < 0)
+            return r;
+        from = "service.log_level";
+    }
+    s->log_level = LOG_LEVEL_INFO;
+    if (!name)
+        return 0;
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        if (strcmp(names[i], name) == 0) {
+            s->log_level = (enum log_level)i;
+            return 0;
+        }
+    }
+    return failure_set(f, -EINVAL, "%s%s%s must be error, warning, info or debug",
+                       flags->log_level ? "" : d->file, flags->log_level ? "" : ": ", from);
+}
+
+int service_settings_load(const struct service_flags *flags, struct service_settings *ret,
+                          struct failure *ret_failure)
+{
+    _cleanup_(document_release) struct document d = {0};
+    _cleanup_service_settings_ struct service_settings s = {0};
+    struct failure *f = ret_failure;
+    int r = document_load(flags->config_file, &d, f);
+    if (r < 0 || (r = file_setting(&d, flags->root, NULL, "service", "root", &s.root, f)) < 0 ||
+        (!s.root && (r = paths_service_root(&s.root, f)) < 0) ||
+        (r = load_listen(&d, flags, &s, f)) < 0 ||
+        (r = file_setting(&d, flags->token_file, NULL, "service", "token_file", &s.token_file, f)) <
+            0 ||
+        (r = file_setting(&d, flags->tls_cert, NULL, "service", "tls_cert", &s.tls_cert, f)) < 0 ||
+        (r = file_setting(&d, flags->tls_key, NULL, "service", "tls_key", &s.tls_key, f)) < 0 ||
+        (r = file_setting(&d, flags->tls_client_ca, NULL, "service", "tls_client_ca",
+                          &s.tls_client_ca, f)) < 0 ||
+        (r = load_log_level(&d, flags, &s, f)) < 0)
+        return r;
+    s.config_file = take_ptr(d.file);
+    *ret = s;
+    s = (struct service_settings){0};
+    return 0;
+}
+
+void service_settings_release(struct service_settings *s)
+{
+    for (size_t i = 0; i < s->listen_count; i++)
+        free(s->listen[i]);
+    free(s->listen);
+    free(s->config_file);
+    free(s->root);
+    free(s->token_file);
+    free(s->tls_cert);
+    free(s->tls_key);
+    free(s->tls_client_ca);
+    *s = (struct service_settings){0};
+}
