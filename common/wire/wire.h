@@ -59,6 +59,11 @@ enum wire_open_flags {
     WIRE_OPEN_DIRECT = 64,
     WIRE_OPEN_SYNC = 128,
     WIRE_OPEN_DSYNC = 256,
+    WIRE_OPEN_KILL_PRIV = 512, /* with TRUNCATE: clear set-uid and set-gid */
+};
+
+enum wire_write_flags {
+    WIRE_WRITE_KILL_PRIV = 1, /* clear set-uid and set-gid, as write() by an ordinary user */
 };
 
 enum wire_exec_flags {
