@@ -1,0 +1,441 @@
+#include "store/node.h"
+
+#include "store/handle.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/sysmacros.h>
+
+static dev_t statx_device(const struct statx *stx)
+{
+    return makedev(stx->stx_dev_major, stx->stx_dev_minor);
+}
+
+static uint64_t identity_key(uint32_t slot, dev_t device, uint64_t ino)
+{
+    return table_hash_pair(ino, device ^ ((uint64_t)slot << 40));
+}
+
+static uint64_t node_key(const struct node *node)
+{
+    return identity_key(node->workspace->slot, node->device, node->ino);
+}
+
+/* --- generation ---------------------------------------------------------------- */
+
+/* The same in every run of the service, unlike the keys of tables. */
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t len)
+{
+    const uint8_t *bytes = data;
+    for (size_t i = 0; i < len; i++)
+        hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+static uint64_t hash_end(uint64_t hash)
+{
+    hash ^= hash >> 32;
+    hash *= UINT64_C(0x9e3779b97f4a7c15);
+    hash ^= hash >> 29;
+    return hash ? hash : 1; /* 0 means unknown on the wire */
+}
+
+#define HASH_START UINT64_C(0xcbf29ce484222325)
+
+static uint64_t birth_generation(const struct statx *stx)
+{
+    uint64_t hash = HASH_START;
+    if (stx->stx_mask & STATX_BTIME) {
+        hash = hash_bytes(hash, &stx->stx_btime.tv_sec, sizeof stx->stx_btime.tv_sec);
+        hash = hash_bytes(hash, &stx->stx_btime.tv_nsec, sizeof stx->stx_btime.tv_nsec);
+    }
+    return hash_end(hash);
+}
+
+int node_generation(struct workspace *workspace, int dir_fd, const char *name,
+                    const struct statx *stx, uint64_t *ret)
+{
+    bool own = statx_device(stx) == workspace->device;
+    if (own && atomic_load_explicit(&workspace->handles_missing, memory_order_relaxed)) {
+        *ret = birth_generation(stx);
+        return 0;
+    }
+    union {
+        struct file_handle handle;
+        uint8_t space[sizeof(struct file_handle) + MAX_HANDLE_SZ];
+    } h = {.handle.handle_bytes = MAX_HANDLE_SZ};
+    int mount_id;
+    if (name_to_handle_at(dir_fd, name, &h.handle, &mount_id, name[0] ? 0 : AT_EMPTY_PATH) < 0) {
+        switch (errno) {
+        case EOPNOTSUPP:
+        case ENOSYS:
+        case EPERM: /* a sandbox that forbids the call */
+        case EOVERFLOW:
+            if (own)
+                atomic_store_explicit(&workspace->handles_missing, true, memory_order_relaxed);
+            *ret = birth_generation(stx);
+            return 0;
+        }
+        return -errno;
+    }
+    uint64_t hash = hash_bytes(HASH_START, &h.handle.handle_type, sizeof h.handle.handle_type);
+    *ret = hash_end(hash_bytes(hash, h.handle.f_handle, h.handle.handle_bytes));
+    return 0;
+}
+
+bool node_matches(const struct node *node, const struct statx *stx)
+{
+    return stx->stx_ino == node->ino && statx_device(stx) == node->device &&
+           (stx->stx_mode & S_IFMT) == node->type;
+}
+
+/* --- references ---------------------------------------------------------------- */
+
+static void node_unlink_locked(struct node *node)
+{
+    struct store *store = node->workspace->store;
+    uint64_t key = node_key(node);
+    struct node *head = table_get(&store->nodes, key);
+    if (head == node) {
+        if (node->chain)
+            (void)table_put(&store->nodes, key, node->chain, NULL); /* replaces: no memory */
+        else
+            (void)table_take(&store->nodes, key);
+        return;
+    }
+    while (head->chain != node)
+        head = head->chain;
+    head->chain = node->chain;
+}
+
+void node_list_remove(struct node_list *list, struct node *node)
+{
+    *(node->older ? &node->older->newer : &list->oldest) = node->newer;
+    *(node->newer ? &node->newer->older : &list->newest) = node->older;
+    node->older = node->newer = NULL;
+    list->count--;
+}
+
+void node_unref_locked(struct node *node)
+{
+    /* Not recursive: a chain of parents can be thousands long. */
+    while (node && --node->refs == 0) {
+        struct node *parent = node->parent;
+        struct store *store = node->workspace->store;
+        node_unlink_locked(node);
+        if (node->fd >= 0) {
+            node_list_remove(&store->cached, node);
+            close_fd(&node->fd);
+        }
+        store->node_count--;
+        workspace_unref_locked(node->workspace);
+        free(node->name);
+        free(node);
+        node = parent;
+    }
+}
+
+void node_unref(struct node *node)
+{
+    struct store *store = node->workspace->store;
+    store_lock(store);
+    node_unref_locked(node);
+    store_unlock(store);
+}
+
+int node_get(struct file_session *session, uint64_t number, struct node **ret)
+{
+    struct store *store = session->store;
+    int r = -ESTALE;
+    store_lock(store);
+    struct node_ref *ref = table_get(&session->nodes, number);
+    if (ref && !ref->node->workspace->removed) {
+        ref->node->refs++;
+        *ret = ref->node;
+        r = 0;
+    }
+    store_unlock(store);
+    return r;
+}
+
+int node_get_directory(struct file_session *session, uint64_t number, struct node **ret)
+{
+    _cleanup_node_ struct node *node = NULL;
+    int r = node_get(session, number, &node);
+    if (r < 0)
+        return r;
+    if (node->type != S_IFDIR)
+        return -ENOTDIR;
+    *ret = take_ptr(node);
+    return 0;
+}
+
+void node_forget(struct file_session *session, uint64_t number, uint64_t count)
+{
+    struct store *store = session->store;
+    store_lock(store);
+    struct node_ref *ref = table_get(&session->nodes, number);
+    if (ref) {
+        ref->count -= count < ref->count ? count : ref->count;
+        if (ref->count == 0) {
+            (void)table_take(&session->nodes, number);
+            node_unref_locked(ref->node);
+            free(ref);
+        }
+    }
+    store_unlock(store);
+}
+
+bool node_room(struct file_session *session)
+{
+    struct store *store = session->store;
+    store_lock(store);
+    bool room = session->nodes.count < store->limits.session_nodes;
+    store_unlock(store);
+    return room;
+}
+
+/* One more reference of the session. The node keeps the caller's reference. */
+static int session_ref_locked(struct file_session *session, struct node *node)
+{
+    struct node_ref *ref = table_get(&session->nodes, node->number);
+    if (ref) {
+        ref->count++;
+        return 0;
+    }
+    if (session->nodes.count >= session->store->limits.session_nodes)
+        return -ENFILE;
+    ref = malloc(sizeof *ref);
+    if (!ref)
+        return -ENOMEM;
+    *ref = (struct node_ref){.node = node, .count = 1};
+    int r = table_put(&session->nodes, node->number, ref, NULL);
+    if (r < 0) {
+        free(ref);
+        return r;
+    }
+    node->refs++;
+    return 0;
+}
+
+/* --- places -------------------------------------------------------------------- */
+
+/* The node's place is no longer known. */
+static void lose_place_locked(struct node *node)
+{
+    struct node *parent = node->parent;
+    node->parent = NULL;
+    free(take_ptr(node->name));
+    if (parent)
+        node_unref_locked(parent);
+}
+
+/* Commands rename behind our back, so what is noted can be out of date piecewise, and noting
+ * a directory below one of its own former children would close a circle: forget the place of
+ * whoever was noted below it. */
+static void break_circle_locked(struct node *node, struct node *dir)
+{
+    for (struct node *n = dir; n; n = n->parent)
+        if (n->parent == node) {
+            lose_place_locked(n);
+            return;
+        }
+}
+
+static int set_place_locked(struct node *node, struct node *dir, const char *name)
+{
+    if (node->root || node == dir)
+        return 0;
+    if (node->parent == dir && node->name && strcmp(node->name, name) == 0)
+        return 0;
+    char *copy = strdup(name);
+    if (!copy)
+        return -ENOMEM;
+    dir->refs++;
+    node->refs++;
+    if (node->parent != dir && node->type == S_IFDIR)
+        break_circle_locked(node, dir);
+    lose_place_locked(node);
+    node->refs--; /* not the last: the caller's is left */
+    node->parent = dir;
+    node->name = copy;
+    return 0;
+}
+
+int node_place(struct node *node, struct node **ret_parent, char ret_name[WIRE_NAME_MAX + 1])
+{
+    struct store *store = node->workspace->store;
+    int r = -ESTALE;
+    store_lock(store);
+    if (node->parent) {
+        node->parent->refs++;
+        *ret_parent = node->parent;
+        memcpy(ret_name, node->name, strlen(node->name) + 1);
+        r = 0;
+    }
+    store_unlock(store);
+    return r;
+}
+
+/* --- finding and making -------------------------------------------------------- */
+
+static struct node *chain_first_locked(struct workspace *workspace, const struct statx *stx)
+{
+    return table_get(&workspace->store->nodes,
+                     identity_key(workspace->slot, statx_device(stx), stx->stx_ino));
+}
+
+/* The node of a file that is sure to be the one stx speaks of, because a descriptor keeps
+ * its inode number from being used again. */
+static struct node *find_open_locked(struct workspace *workspace, const struct statx *stx)
+{
+    for (struct node *n = chain_first_locked(workspace, stx); n; n = n->chain)
+        if (n->workspace == workspace && node_matches(n, stx) &&
+            (n->fd >= 0 || n->handles || n->root))
+            return n;
+    return NULL;
+}
+
+static struct node *find_locked(struct workspace *workspace, const struct statx *stx,
+                                uint64_t generation)
+{
+    for (struct node *n = chain_first_locked(workspace, stx); n; n = n->chain)
+        if (n->workspace == workspace && node_matches(n, stx) && n->generation == generation)
+            return n;
+    return NULL;
+}
+
+/* With one reference, the caller's. */
+static int make_locked(struct workspace *workspace, const struct statx *stx, uint64_t generation,
+                       bool root, struct node **ret)
+{
+    struct store *store = workspace->store;
+    struct node *node = malloc(sizeof *node);
+    if (!node)
+        return -ENOMEM;
+    *node = (struct node){
+        .workspace = workspace,
+        .number = store->last_number + 1,
+        .ino = stx->stx_ino,
+        .generation = generation,
+        .device = statx_device(stx),
+        .fd = -1,
+        .refs = 1,
+        .type = stx->stx_mode & S_IFMT,
+        .root = root,
+    };
+    uint64_t key = node_key(node);
+    node->chain = table_get(&store->nodes, key);
+    int r = table_put(&store->nodes, key, node, NULL);
+    if (r < 0) {
+        free(node);
+        return r;
+    }
+    (void)workspace_ref_locked(workspace);
+    store->last_number++;
+    store->node_count++;
+    *ret = node;
+    return 0;
+}
+
+static int enter_locked(struct file_session *session, struct node *node,
+                        const struct sighting *seen)
+{
+    int r = seen->dir ? set_place_locked(node, seen->dir, seen->name) : 0;
+    return r < 0 ? r : session_ref_locked(session, node);
+}
+
+int node_enter(struct file_session *session, struct workspace *workspace,
+               const struct sighting *seen, struct node **ret)
+{
+    struct store *store = session->store;
+    store_lock(store);
+    struct node *node = find_open_locked(workspace, seen->stx);
+    if (node)
+        node->refs++;
+    store_unlock(store);
+    uint64_t generation = 0;
+    if (!node) {
+        int r = node_generation(workspace, seen->at_fd, seen->at_name, seen->stx, &generation);
+        if (r < 0)
+            return r;
+    }
+    store_lock(store);
+    int r = 0;
+    if (!node) {
+        node = find_locked(workspace, seen->stx, generation);
+        if (node)
+            node->refs++;
+        else
+            r = make_locked(workspace, seen->stx, generation, !seen->dir, &node);
+    }
+    if (r == 0) {
+        r = enter_locked(session, node, seen);
+        if (r < 0)
+            node_unref_locked(node);
+    }
+    store_unlock(store);
+    if (r == 0)
+        *ret = node;
+    return r;
+}
+
+void node_note_place(struct node *dir, int dir_fd, const char *name)
+{
+    struct workspace *workspace = dir->workspace;
+    struct store *store = workspace->store;
+    struct statx stx;
+    uint64_t generation;
+    if (statx(dir_fd, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &stx) < 0 ||
+        node_generation(workspace, dir_fd, name, &stx, &generation) < 0)
+        return;
+    store_lock(store);
+    struct node *node = find_locked(workspace, &stx, generation);
+    if (node && set_place_locked(node, dir, name) < 0)
+        lose_place_locked(node); /* no memory: better no place than a wrong one */
+    store_unlock(store);
+}
+
+/* --- attributes ---------------------------------------------------------------- */
+
+static struct wire_time wire_time_of(const struct statx_timestamp *t)
+{
+    return (struct wire_time){.sec = t->tv_sec, .nsec = t->tv_nsec};
+}
+
+static uint64_t content_version(const struct statx *stx)
+{
+    uint64_t hash = HASH_START;
+    hash = hash_bytes(hash, &stx->stx_ctime.tv_sec, sizeof stx->stx_ctime.tv_sec);
+    hash = hash_bytes(hash, &stx->stx_ctime.tv_nsec, sizeof stx->stx_ctime.tv_nsec);
+    hash = hash_bytes(hash, &stx->stx_mtime.tv_sec, sizeof stx->stx_mtime.tv_sec);
+    hash = hash_bytes(hash, &stx->stx_mtime.tv_nsec, sizeof stx->stx_mtime.tv_nsec);
+    return hash_end(hash_bytes(hash, &stx->stx_size, sizeof stx->stx_size));
+}
+
+int node_attr(struct node *node, const struct statx *stx, struct wire_attr *ret)
+{
+    struct workspace *workspace = node->workspace;
+    uint64_t ino;
+    int r = inode_number(workspace->store->numbers, workspace->slot, workspace->device,
+                         node->device, node->ino, &ino);
+    if (r < 0)
+        return r;
+    *ret = (struct wire_attr){
+        .ino = ino,
+        .generation = node->generation,
+        .version = content_version(stx),
+        .size = stx->stx_size,
+        .blocks = stx->stx_blocks,
+        .mode = stx->stx_mode,
+        .nlink = stx->stx_nlink,
+        .uid = stx->stx_uid,
+        .gid = stx->stx_gid,
+        .rdev = (uint32_t)makedev(stx->stx_rdev_major, stx->stx_rdev_minor),
+        .blksize = stx->stx_blksize,
+        .atime = wire_time_of(&stx->stx_atime),
+        .mtime = wire_time_of(&stx->stx_mtime),
+        .ctime = wire_time_of(&stx->stx_ctime),
+    };
+    return 0;
+}

@@ -1,0 +1,64 @@
+#include "store/ops.h"
+
+typedef int operation_function(struct file_session *session, const struct wire_message *m,
+                               struct reply *ret);
+
+/* By the low byte of the type; REPLY and RECORD types have none. */
+#define ROW(NAME, name) [WIRE_##NAME & 0xff] = op_##name
+
+static operation_function *const workspace_operations[] = {
+    ROW(WORKSPACE_CREATE, workspace_create),
+    ROW(WORKSPACE_OPEN, workspace_open),
+    ROW(WORKSPACE_REMOVE, workspace_remove),
+    ROW(WORKSPACE_LIST, workspace_list),
+};
+
+static operation_function *const file_operations[] = {
+    ROW(LOOKUP, lookup),
+    ROW(FORGET, forget),
+    ROW(GETATTR, getattr),
+    ROW(SETATTR, setattr),
+    ROW(READLINK, readlink),
+    ROW(MKNOD, mknod),
+    ROW(MKDIR, mkdir),
+    ROW(SYMLINK, symlink),
+    ROW(LINK, link),
+    ROW(UNLINK, unlink),
+    ROW(RMDIR, rmdir),
+    ROW(RENAME, rename),
+    ROW(OPEN, open),
+    ROW(CREATE, create),
+    ROW(READ, read),
+    ROW(WRITE, write),
+    ROW(FLUSH, flush),
+    ROW(FSYNC, fsync),
+    ROW(RELEASE, release),
+    ROW(READDIR, readdir),
+    ROW(STATFS, statfs),
+    ROW(GETXATTR, getxattr),
+    ROW(SETXATTR, setxattr),
+    ROW(LISTXATTR, listxattr),
+    ROW(REMOVEXATTR, removexattr),
+    ROW(FALLOCATE, fallocate),
+    ROW(SEEK, seek),
+    ROW(COPY, copy),
+};
+
+static operation_function *find_operation(enum wire_type type)
+{
+    unsigned group = (unsigned)type >> 8, row = (unsigned)type & 0xff;
+    if (group == 1 && row < ARRAY_SIZE(workspace_operations))
+        return workspace_operations[row];
+    if (group == 2 && row < ARRAY_SIZE(file_operations))
+        return file_operations[row];
+    return NULL;
+}
+
+int store_handle(struct file_session *session, const struct wire_message *request,
+                 struct reply *ret)
+{
+    ret->storage.len = 0;
+    ret->text[0] = '\0';
+    operation_function *operation = find_operation(request->type);
+    return operation ? operation(session, request, ret) : -EOPNOTSUPP;
+}

@@ -1,0 +1,85 @@
+/* The operations, one function per message. Each is called through store_handle's table with
+ * a message of its type; ret->storage is empty and ret->message zeroed. */
+#pragma once
+
+#include "store/grip.h"
+#include "store/handle.h"
+
+#define OPERATION(name) \
+    int op_##name(struct file_session *session, const struct wire_message *m, struct reply *ret)
+
+/* ops_workspace.c */
+OPERATION(workspace_create);
+OPERATION(workspace_open);
+OPERATION(workspace_remove);
+OPERATION(workspace_list);
+/* ops_name.c */
+OPERATION(lookup);
+OPERATION(forget);
+OPERATION(mknod);
+OPERATION(mkdir);
+OPERATION(symlink);
+OPERATION(link);
+OPERATION(unlink);
+OPERATION(rmdir);
+OPERATION(rename);
+/* ops_attr.c */
+OPERATION(getattr);
+OPERATION(setattr);
+OPERATION(readlink);
+OPERATION(statfs);
+/* ops_open.c */
+OPERATION(open);
+OPERATION(create);
+OPERATION(release);
+/* ops_data.c */
+OPERATION(read);
+OPERATION(write);
+OPERATION(flush);
+OPERATION(fsync);
+OPERATION(fallocate);
+OPERATION(seek);
+OPERATION(copy);
+/* ops_directory.c */
+OPERATION(readdir);
+/* ops_xattr.c */
+OPERATION(getxattr);
+OPERATION(setxattr);
+OPERATION(listxattr);
+OPERATION(removexattr);
+
+/* A name in a directory, both usable for one request. */
+struct place {
+    struct node *dir;
+    struct grip grip; /* on dir */
+    char name[WIRE_NAME_MAX + 1];
+    bool hidden; /* the workspace's /.berth: it does not exist, and cannot */
+};
+
+/* -ESTALE, -ENOTDIR; -EINVAL: not a name; -ENAMETOOLONG. */
+int place_open(struct file_session *session, uint64_t parent, struct bytes name, struct place *ret);
+void place_close(struct place *place);
+#define _cleanup_place_ _cleanup_(place_close)
+#define PLACE_NONE ((struct place){.grip.fd = -1})
+
+bool name_hidden(const struct node *dir, const char *name);
+
+/* Looks up a name of dir (dir_fd) and enters it as a node, which the session then holds one
+ * reference more on. */
+int entry_find(struct file_session *session, struct node *dir, int dir_fd, const char *name,
+               struct wire_attr *ret_attr, uint64_t *ret_node);
+
+/* Clears set-user-ID and set-group-ID of a regular file as a write by an ordinary user does. */
+int attr_kill_priv(int fd);
+
+static inline void reply_ok(struct reply *ret)
+{
+    ret->message = (struct wire_message){.type = WIRE_OK};
+}
+
+/* The reply DATA with all of ret->storage. */
+static inline void reply_data(struct reply *ret)
+{
+    ret->message =
+        (struct wire_message){.type = WIRE_DATA, .data.data = buffer_view(&ret->storage)};
+}

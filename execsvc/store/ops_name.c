@@ -1,0 +1,289 @@
+#include "store/ops.h"
+
+#include "store/path.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+
+#define HIDDEN_NAME ".berth"
+
+/* Longest text of a symbolic link, as the kernel's. */
+#define TARGET_MAX 4095
+
+/* Look-ups repeated because a rename ran meanwhile. Stops endless renames from holding one
+ * look-up up; the last one's place may then be out of date, which the next use notices. */
+#define FIND_TRIES 4
+
+/* --- places ---------------------------------------------------------------------- */
+
+bool name_hidden(const struct node *dir, const char *name)
+{
+    return dir->root && strcmp(name, HIDDEN_NAME) == 0;
+}
+
+static int copy_name(struct bytes name, char ret[WIRE_NAME_MAX + 1])
+{
+    if (name.len > WIRE_NAME_MAX)
+        return -ENAMETOOLONG;
+    if (!path_name_valid(name.data, name.len))
+        return -EINVAL;
+    memcpy(ret, name.data, name.len);
+    ret[name.len] = '\0';
+    return 0;
+}
+
+int place_open(struct file_session *session, uint64_t parent, struct bytes name, struct place *ret)
+{
+    struct place place = PLACE_NONE;
+    int r = copy_name(name, place.name);
+    if (r < 0)
+        return r;
+    r = node_get_directory(session, parent, &place.dir);
+    if (r < 0)
+        return r;
+    r = grip_take(place.dir, &place.grip, NULL);
+    if (r < 0) {
+        node_unref(place.dir);
+        return r;
+    }
+    place.hidden = name_hidden(place.dir, place.name);
+    *ret = place;
+    return 0;
+}
+
+void place_close(struct place *place)
+{
+    grip_release(&place->grip);
+    if (place->dir)
+        node_unref(place->dir);
+    place->dir = NULL;
+}
+
+/* --- looking up ------------------------------------------------------------------ */
+
+static int find_once(struct file_session *session, struct node *dir, int dir_fd, const char *name,
+                     struct wire_attr *ret_attr, uint64_t *ret_node)
+{
+    struct statx stx;
+    if (statx(dir_fd, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &stx) < 0)
+        return -errno;
+    const struct sighting seen = {
+        .dir = dir, .name = name, .at_fd = dir_fd, .at_name = name, .stx = &stx};
+    _cleanup_node_ struct node *node = NULL;
+    int r = node_enter(session, dir->workspace, &seen, &node);
+    if (r < 0)
+        return r;
+    r = node_attr(node, &stx, ret_attr);
+    if (r < 0) {
+        node_forget(session, node->number, 1);
+        return r;
+    }
+    *ret_node = node->number;
+    return 0;
+}
+
+int entry_find(struct file_session *session, struct node *dir, int dir_fd, const char *name,
+               struct wire_attr *ret_attr, uint64_t *ret_node)
+{
+    atomic_uint_fast64_t *renames = &dir->workspace->rename_count;
+    for (int tries = 1;; tries++) {
+        uint64_t before = atomic_load(renames);
+        int r = find_once(session, dir, dir_fd, name, ret_attr, ret_node);
+        if (r < 0 || atomic_load(renames) == before || tries == FIND_TRIES)
+            return r;
+        /* The rename may have noted the node's new place before we noted the old one. */
+        node_forget(session, *ret_node, 1);
+    }
+}
+
+static int reply_entry(struct file_session *session, const struct place *place, struct reply *ret)
+{
+    ret->message = (struct wire_message){.type = WIRE_ENTRY};
+    return entry_find(session, place->dir, place->grip.fd, place->name, &ret->message.entry.attr,
+                      &ret->message.entry.node);
+}
+
+OPERATION(lookup)
+{
+    _cleanup_place_ struct place place = PLACE_NONE;
+    int r = place_open(session, m->lookup.parent, m->lookup.name, &place);
+    if (r < 0)
+        return r;
+    return place.hidden ? -ENOENT : reply_entry(session, &place, ret);
+}
+
+static uint64_t read_u64(const uint8_t *data)
+{
+    uint64_t v = 0;
+    for (int i = 7; i >= 0; i--)
+        v = v << 8 | data[i];
+    return v;
+}
+
+OPERATION(forget)
+{
+    struct bytes pairs = m->forget.pairs;
+    for (size_t at = 0; pairs.len - at >= 16; at += 16)
+        node_forget(session, read_u64(pairs.data + at), read_u64(pairs.data + at + 8));
+    return 0;
+}
+
+/* --- making ---------------------------------------------------------------------- */
+
+/* A place at which something is to be made. */
+static int place_open_new(struct file_session *session, uint64_t parent, struct bytes name,
+                          struct place *ret)
+{
+    int r = place_open(session, parent, name, ret);
+    if (r < 0)
+        return r;
+    if (ret->hidden)
+        return -EPERM;
+    return node_room(session) ? 0 : -ENFILE;
+}
+
+OPERATION(mknod)
+{
+    mode_t type = m->mknod.mode & S_IFMT;
+    if (type == 0)
+        type = S_IFREG;
+    if (type == S_IFCHR || type == S_IFBLK)
+        return -EPERM;
+    if (type != S_IFREG && type != S_IFIFO && type != S_IFSOCK)
+        return -EINVAL;
+    _cleanup_place_ struct place place = PLACE_NONE;
+    int r = place_open_new(session, m->mknod.parent, m->mknod.name, &place);
+    if (r < 0)
+        return r;
+    if (mknodat(place.grip.fd, place.name, type | (m->mknod.mode & 07777), 0) < 0)
+        return -errno;
+    return reply_entry(session, &place, ret);
+}
+
+OPERATION(mkdir)
+{
+    _cleanup_place_ struct place place = PLACE_NONE;
+    int r = place_open_new(session, m->mkdir.parent, m->mkdir.name, &place);
+    if (r < 0)
+        return r;
+    if (mkdirat(place.grip.fd, place.name, m->mkdir.mode & 07777) < 0)
+        return -errno;
+    return reply_entry(session, &place, ret);
+}
+
+OPERATION(symlink)
+{
+    struct bytes target = m->symlink.target;
+    if (target.len == 0)
+        return -ENOENT;
+    if (target.len > TARGET_MAX)
+        return -ENAMETOOLONG;
+    if (memchr(target.data, '\0', target.len))
+        return -EINVAL;
+    char text[TARGET_MAX + 1];
+    memcpy(text, target.data, target.len);
+    text[target.len] = '\0';
+    _cleanup_place_ struct place place = PLACE_NONE;
+    int r = place_open_new(session, m->symlink.parent, m->symlink.name, &place);
+    if (r < 0)
+        return r;
+    if (symlinkat(text, place.grip.fd, place.name) < 0)
+        return -errno;
+    return reply_entry(session, &place, ret);
+}
+
+OPERATION(link)
+{
+    _cleanup_node_ struct node *node = NULL;
+    _cleanup_grip_ struct grip grip = {.fd = -1};
+    _cleanup_place_ struct place place = PLACE_NONE;
+    int r = node_get(session, m->link.node, &node);
+    if (r == 0)
+        r = place_open_new(session, m->link.parent, m->link.name, &place);
+    if (r < 0)
+        return r;
+    if (node->workspace != place.dir->workspace)
+        return -EXDEV;
+    if (node->type == S_IFDIR)
+        return -EPERM;
+    r = grip_take(node, &grip, NULL);
+    if (r < 0)
+        return r;
+    /* Through /proc, since AT_EMPTY_PATH needs a capability here. What is followed is the
+     * descriptor alone: a symbolic link behind it is itself linked. */
+    char path[GRIP_PATH_SIZE];
+    if (linkat(AT_FDCWD, grip_path(grip.fd, path), place.grip.fd, place.name, AT_SYMLINK_FOLLOW) <
+        0)
+        return -errno;
+    return reply_entry(session, &place, ret);
+}
+
+/* --- removing and renaming ------------------------------------------------------- */
+
+static int remove_name(struct file_session *session, uint64_t parent, struct bytes name, int flags,
+                       struct reply *ret)
+{
+    _cleanup_place_ struct place place = PLACE_NONE;
+    int r = place_open(session, parent, name, &place);
+    if (r < 0)
+        return r;
+    if (place.hidden)
+        return -ENOENT;
+    if (unlinkat(place.grip.fd, place.name, flags) < 0)
+        return -errno;
+    reply_ok(ret);
+    return 0;
+}
+
+OPERATION(unlink)
+{
+    return remove_name(session, m->unlink.parent, m->unlink.name, 0, ret);
+}
+
+OPERATION(rmdir)
+{
+    return remove_name(session, m->rmdir.parent, m->rmdir.name, AT_REMOVEDIR, ret);
+}
+
+static int rename_places(const struct place *from, const struct place *to, unsigned flags)
+{
+    struct workspace *workspace = from->dir->workspace;
+    int r = 0;
+    (void)pthread_rwlock_wrlock(&workspace->renames);
+    atomic_fetch_add(&workspace->rename_count, 1);
+    if (renameat2(from->grip.fd, from->name, to->grip.fd, to->name, flags) < 0)
+        r = -errno;
+    if (r == 0) {
+        node_note_place(to->dir, to->grip.fd, to->name);
+        if (flags & RENAME_EXCHANGE)
+            node_note_place(from->dir, from->grip.fd, from->name);
+    }
+    atomic_fetch_add(&workspace->rename_count, 1);
+    (void)pthread_rwlock_unlock(&workspace->renames);
+    return r;
+}
+
+OPERATION(rename)
+{
+    unsigned flags = m->rename.flags;
+    if (flags & ~(unsigned)(RENAME_NOREPLACE | RENAME_EXCHANGE))
+        return -EINVAL;
+    _cleanup_place_ struct place from = PLACE_NONE;
+    _cleanup_place_ struct place to = PLACE_NONE;
+    int r = place_open(session, m->rename.parent, m->rename.name, &from);
+    if (r == 0)
+        r = place_open(session, m->rename.new_parent, m->rename.new_name, &to);
+    if (r < 0)
+        return r;
+    if (from.hidden)
+        return -ENOENT;
+    if (to.hidden)
+        return -EPERM;
+    if (from.dir->workspace != to.dir->workspace)
+        return -EXDEV;
+    r = rename_places(&from, &to, flags);
+    if (r == 0)
+        reply_ok(ret);
+    return r;
+}

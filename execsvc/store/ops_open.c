@@ -1,0 +1,229 @@
+#include "store/ops.h"
+
+#include <fcntl.h>
+
+#define OPEN_ALL                                                                     \
+    (WIRE_OPEN_READ | WIRE_OPEN_WRITE | WIRE_OPEN_APPEND | WIRE_OPEN_TRUNCATE |      \
+     WIRE_OPEN_EXCLUSIVE | WIRE_OPEN_DIRECTORY | WIRE_OPEN_DIRECT | WIRE_OPEN_SYNC | \
+     WIRE_OPEN_DSYNC | WIRE_OPEN_KILL_PRIV)
+
+/* In every open, though O_PATH has told what the file is: nothing that is opened may wait,
+ * become our terminal, or reach a command. */
+#define OPEN_ALWAYS (O_CLOEXEC | O_NOCTTY | O_NONBLOCK)
+
+/* Times CREATE starts anew because the name was made or removed meanwhile. Stops somebody who
+ * does that in a loop from holding a worker. */
+#define CREATE_TRIES 8
+
+/* flags of open(2); -EINVAL. WIRE_OPEN_DIRECT concerns the client's cache alone: O_DIRECT here
+ * would refuse buffers that are not aligned. */
+static int open_flags(uint32_t wire, int *ret)
+{
+    if (wire & ~(uint32_t)OPEN_ALL)
+        return -EINVAL;
+    int flags;
+    switch (wire & (WIRE_OPEN_READ | WIRE_OPEN_WRITE)) {
+    case WIRE_OPEN_READ:
+        flags = O_RDONLY;
+        break;
+    case WIRE_OPEN_WRITE:
+        flags = O_WRONLY;
+        break;
+    case WIRE_OPEN_READ | WIRE_OPEN_WRITE:
+        flags = O_RDWR;
+        break;
+    default:
+        return -EINVAL;
+    }
+    if (wire & WIRE_OPEN_APPEND)
+        flags |= O_APPEND;
+    if (wire & WIRE_OPEN_TRUNCATE)
+        flags |= O_TRUNC;
+    if (wire & WIRE_OPEN_SYNC)
+        flags |= O_SYNC;
+    else if (wire & WIRE_OPEN_DSYNC)
+        flags |= O_DSYNC;
+    *ret = flags | OPEN_ALWAYS;
+    return 0;
+}
+
+static int open_directory(struct node *node, uint32_t wire, int *ret_fd, struct statx *ret_stx)
+{
+    if ((wire & WIRE_OPEN_WRITE) || !(wire & WIRE_OPEN_DIRECTORY))
+        return -EISDIR;
+    _cleanup_grip_ struct grip grip = {.fd = -1};
+    int r = grip_take(node, &grip, ret_stx);
+    if (r < 0)
+        return r;
+    int fd = openat(grip.fd, ".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | OPEN_ALWAYS);
+    if (fd < 0)
+        return -errno;
+    *ret_fd = fd;
+    return 0;
+}
+
+/* Opens what a grip holds, which is a regular file. */
+static int open_regular(struct node *node, uint32_t wire, int flags, int *ret_fd,
+                        struct statx *ret_stx)
+{
+    if (wire & WIRE_OPEN_DIRECTORY)
+        return -ENOTDIR;
+    if (node->type == S_IFLNK)
+        return -ELOOP;
+    if (node->type != S_IFREG)
+        return -ENXIO;
+    _cleanup_grip_ struct grip grip = {.fd = -1};
+    int r = grip_take(node, &grip, ret_stx);
+    if (r < 0)
+        return r;
+    char path[GRIP_PATH_SIZE];
+    _cleanup_close_ int fd = open(grip_path(grip.fd, path), flags);
+    if (fd < 0)
+        return -errno;
+    if (flags & O_TRUNC) {
+        r = wire & WIRE_OPEN_KILL_PRIV ? attr_kill_priv(fd) : 0;
+        if (r == 0)
+            r = grip_statx_fd(fd, ret_stx);
+        if (r < 0)
+            return r;
+    }
+    *ret_fd = take_fd(&fd);
+    return 0;
+}
+
+static int open_node(struct file_session *session, struct node *node, uint32_t wire,
+                     uint64_t *ret_handle, struct wire_attr *ret_attr)
+{
+    int flags;
+    int r = open_flags(wire, &flags);
+    if (r == 0)
+        r = handle_reserve(session);
+    if (r < 0)
+        return r;
+    _cleanup_close_ int fd = -1;
+    struct statx stx;
+    r = node->type == S_IFDIR ? open_directory(node, wire, &fd, &stx)
+                              : open_regular(node, wire, flags, &fd, &stx);
+    if (r == 0)
+        r = node_attr(node, &stx, ret_attr);
+    if (r == 0)
+        r = handle_new(session, node, fd, wire & WIRE_OPEN_WRITE, ret_handle);
+    if (r < 0) {
+        handle_unreserve(session);
+        return r;
+    }
+    (void)take_fd(&fd);
+    return 0;
+}
+
+OPERATION(open)
+{
+    _cleanup_node_ struct node *node = NULL;
+    int r = node_get(session, m->open.node, &node);
+    if (r < 0)
+        return r;
+    ret->message = (struct wire_message){.type = WIRE_OPENED};
+    return open_node(session, node, m->open.flags, &ret->message.opened.handle,
+                     &ret->message.opened.attr);
+}
+
+OPERATION(release)
+{
+    handle_release(session, m->release.handle);
+    return 0;
+}
+
+/* --- CREATE ---------------------------------------------------------------------- */
+
+/* Enters a file just made and open as fd (taken on success), for which a handle is reserved. */
+static int enter_created(struct file_session *session, const struct place *place, uint32_t wire,
+                         int *fd, struct wire_created *ret)
+{
+    struct statx stx;
+    int r = grip_statx_fd(*fd, &stx);
+    if (r < 0)
+        return r;
+    const struct sighting seen = {
+        .dir = place->dir, .name = place->name, .at_fd = *fd, .at_name = "", .stx = &stx};
+    _cleanup_node_ struct node *node = NULL;
+    r = node_enter(session, place->dir->workspace, &seen, &node);
+    if (r < 0)
+        return r;
+    ret->node = node->number;
+    r = node_attr(node, &stx, &ret->attr);
+    if (r == 0)
+        r = handle_new(session, node, *fd, wire & WIRE_OPEN_WRITE, &ret->handle);
+    if (r < 0) {
+        node_forget(session, node->number, 1);
+        return r;
+    }
+    (void)take_fd(fd);
+    return 0;
+}
+
+/* Makes the file. -EEXIST: there is one. */
+static int create_new(struct file_session *session, const struct place *place, uint32_t wire,
+                      int flags, mode_t mode, struct wire_created *ret)
+{
+    if (!node_room(session))
+        return -ENFILE;
+    int r = handle_reserve(session);
+    if (r < 0)
+        return r;
+    _cleanup_close_ int fd =
+        openat(place->grip.fd, place->name, flags | O_CREAT | O_EXCL | O_NOFOLLOW, mode & 07777);
+    if (fd < 0) {
+        r = -errno;
+    } else {
+        r = enter_created(session, place, wire, &fd, ret);
+        if (r < 0) /* nobody was told of it */
+            (void)unlinkat(place->grip.fd, place->name, 0);
+    }
+    if (r < 0)
+        handle_unreserve(session);
+    return r;
+}
+
+/* Opens the file that is there already. */
+static int create_existing(struct file_session *session, const struct place *place, uint32_t wire,
+                           struct wire_created *ret)
+{
+    int r = entry_find(session, place->dir, place->grip.fd, place->name, &ret->attr, &ret->node);
+    if (r < 0)
+        return r;
+    _cleanup_node_ struct node *node = NULL;
+    r = node_get(session, ret->node, &node);
+    if (r == 0)
+        r = open_node(session, node, wire, &ret->handle, &ret->attr);
+    if (r < 0)
+        node_forget(session, ret->node, 1);
+    /* A link or FIFO was made there since the client looked: let it look again. */
+    return r == -ELOOP || r == -ENXIO ? -ESTALE : r;
+}
+
+OPERATION(create)
+{
+    uint32_t wire = m->create.flags;
+    int flags;
+    int r = open_flags(wire, &flags);
+    if (r < 0)
+        return r;
+    if (wire & WIRE_OPEN_DIRECTORY)
+        return -EINVAL;
+    _cleanup_place_ struct place place = PLACE_NONE;
+    r = place_open(session, m->create.parent, m->create.name, &place);
+    if (r < 0)
+        return r;
+    if (place.hidden)
+        return -EPERM;
+    ret->message = (struct wire_message){.type = WIRE_CREATED};
+    for (int tries = 1;; tries++) {
+        r = create_new(session, &place, wire, flags, m->create.mode, &ret->message.created);
+        if (r != -EEXIST || (wire & WIRE_OPEN_EXCLUSIVE))
+            return r;
+        /* Never O_CREAT without O_EXCL: it would open a FIFO that lies there. */
+        r = create_existing(session, &place, wire, &ret->message.created);
+        if (r != -ENOENT || tries == CREATE_TRIES)
+            return r;
+    }
+}

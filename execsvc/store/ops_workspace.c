@@ -1,0 +1,144 @@
+#include "store/ops.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Workspaces in one page, and list bytes: what a WORKSPACES message can carry. Stops one
+ * request from reading the meta.json of every workspace of a large service. */
+#define PAGE_COUNT_MAX 1024
+#define PAGE_SIZE_MAX 0x100000
+
+static void explain(int error, struct reply *ret)
+{
+    if (error == -EIO)
+        (void)snprintf(ret->text, sizeof ret->text,
+                       "the workspace's meta.json is missing or damaged");
+}
+
+OPERATION(workspace_create)
+{
+    _cleanup_workspace_ struct workspace *w = NULL;
+    bool created;
+    int r = workspace_create(session->store, m->workspace_create.thread_id,
+                             m->workspace_create.flags, &w, &created);
+    if (r < 0) {
+        explain(r, ret);
+        return r;
+    }
+    size_t name_len = strlen(w->name);
+    r = buffer_append(&ret->storage, w->thread_id, w->thread_id_len);
+    if (r == 0)
+        r = buffer_append(&ret->storage, w->name, name_len);
+    if (r < 0)
+        return r;
+    const uint8_t *data = ret->storage.data;
+    ret->message =
+        (struct wire_message){.type = WIRE_WORKSPACE,
+                              .workspace = {.created = created,
+                                            .slot = w->slot,
+                                            .created_at = w->created_at,
+                                            .thread_id = bytes_of(data, w->thread_id_len),
+                                            .name = bytes_of(data + w->thread_id_len, name_len)}};
+    return 0;
+}
+
+OPERATION(workspace_open)
+{
+    _cleanup_workspace_ struct workspace *w = NULL;
+    int r =
+        store_workspace_find(session->store, m->workspace_open.key, m->workspace_open.flags, &w);
+    if (r < 0) {
+        explain(r, ret);
+        return r;
+    }
+    size_t name_len = strlen(w->name);
+    r = buffer_append(&ret->storage, w->thread_id, w->thread_id_len);
+    if (r == 0)
+        r = buffer_append(&ret->storage, w->name, name_len);
+    if (r < 0)
+        return r;
+    struct statx stx;
+    r = grip_statx_fd(w->tree_fd, &stx);
+    if (r < 0)
+        return r;
+    const struct sighting seen = {.at_fd = w->tree_fd, .at_name = "", .stx = &stx};
+    _cleanup_node_ struct node *root = NULL;
+    r = node_enter(session, w, &seen, &root);
+    if (r < 0)
+        return r;
+    const uint8_t *data = ret->storage.data;
+    ret->message = (struct wire_message){
+        .type = WIRE_WORKSPACE_ROOT,
+        .workspace_root = {.node = root->number,
+                           .slot = w->slot,
+                           .thread_id = bytes_of(data, w->thread_id_len),
+                           .name = bytes_of(data + w->thread_id_len, name_len)}};
+    r = node_attr(root, &stx, &ret->message.workspace_root.attr);
+    if (r < 0)
+        node_forget(session, root->number, 1);
+    return r;
+}
+
+OPERATION(workspace_remove)
+{
+    int r = workspace_remove(session->store, m->workspace_remove.key, m->workspace_remove.flags);
+    if (r == 0)
+        reply_ok(ret);
+    else
+        explain(r, ret);
+    return r;
+}
+
+/* Appends one WORKSPACE element; 0 when it does not fit any more, else 1. */
+static int append_workspace(struct buffer *list, const char *name, const struct meta *meta)
+{
+    const struct wire_message element = {
+        .type = WIRE_WORKSPACE,
+        .workspace = {.slot = meta->slot,
+                      .created_at = meta->created_at,
+                      .thread_id = bytes_of(meta->thread_id, meta->thread_id_len),
+                      .name = bytes_of_string(name)}};
+    _cleanup_buffer_ struct buffer encoded = {0};
+    int r = wire_encode(&encoded, &element);
+    if (r < 0)
+        return r;
+    if (list->len + 2 * sizeof(uint32_t) + encoded.len > PAGE_SIZE_MAX)
+        return 0;
+    r = wire_list_append(list, buffer_view(&encoded));
+    return r < 0 ? r : 1;
+}
+
+OPERATION(workspace_list)
+{
+    size_t max = m->workspace_list.count;
+    if (max == 0 || max > PAGE_COUNT_MAX)
+        max = PAGE_COUNT_MAX;
+    _cleanup_buffer_ struct buffer names = {0};
+    bool more;
+    int r = workspace_names(session->store, m->workspace_list.after, max, &names, &more);
+    if (r < 0)
+        return r;
+    uint32_t count = 0;
+    for (size_t at = 0; at < names.len;) {
+        const char *name = (const char *)names.data + at;
+        at += strlen(name) + 1;
+        struct meta meta;
+        r = workspace_describe(session->store, name, &meta);
+        if (r == -ENOMEM || r == -EMFILE || r == -ENFILE)
+            return r;
+        if (r < 0)
+            continue; /* removed meanwhile, or not a workspace */
+        r = append_workspace(&ret->storage, name, &meta);
+        if (r < 0)
+            return r;
+        if (r == 0) {
+            more = true;
+            break;
+        }
+        count++;
+    }
+    ret->message = (struct wire_message){
+        .type = WIRE_WORKSPACES,
+        .workspaces = {.more = more, .items = wire_list_of(&ret->storage, count)}};
+    return 0;
+}

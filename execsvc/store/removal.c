@@ -1,0 +1,167 @@
+#include "store/removal.h"
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "store/grip.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct removal {
+    int top_fd;
+    uint64_t deadline_ns;
+    uint64_t moved; /* directories moved up so far: their new names */
+    size_t done;    /* names removed or moved in this pass */
+    int error;      /* the first */
+};
+
+static void note_error(struct removal *removal, int error)
+{
+    if (removal->error == 0)
+        removal->error = error;
+}
+
+static void close_stream(DIR **stream)
+{
+    if (*stream)
+        (void)closedir(*stream);
+}
+
+/* Opens a directory for reading its names, though its mode forbids it. */
+static int open_directory(int dir_fd, const char *name, DIR **ret)
+{
+    const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    _cleanup_close_ int path_fd =
+        openat(dir_fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (path_fd < 0)
+        return -errno;
+    struct stat st;
+    if (fstat(path_fd, &st) < 0)
+        return -errno;
+    char path[GRIP_PATH_SIZE];
+    /* Through the descriptor, so that no link put there meanwhile is changed instead. */
+    if ((st.st_mode & S_IRWXU) != S_IRWXU)
+        (void)chmod(grip_path(path_fd, path), S_IRWXU);
+    _cleanup_close_ int fd = openat(path_fd, ".", flags);
+    if (fd < 0)
+        return -errno;
+    DIR *stream = fdopendir(fd);
+    if (!stream)
+        return -errno;
+    (void)take_fd(&fd);
+    *ret = stream;
+    return 0;
+}
+
+/* Moves a directory that is not empty up to the top. Moving changes its "..", which needs
+ * write permission on it. */
+static int move_up(struct removal *removal, int dir_fd, const char *name)
+{
+    char to[32];
+    for (;;) {
+        (void)snprintf(to, sizeof to, "%llu", (unsigned long long)removal->moved++);
+        if (renameat2(dir_fd, name, removal->top_fd, to, RENAME_NOREPLACE) == 0)
+            return 0;
+        if (errno == EACCES) {
+            DIR *stream = NULL;
+            int r = open_directory(dir_fd, name, &stream);
+            close_stream(&stream);
+            if (r < 0)
+                return r;
+            if (renameat2(dir_fd, name, removal->top_fd, to, RENAME_NOREPLACE) == 0)
+                return 0;
+        }
+        if (errno != EEXIST)
+            return -errno;
+    }
+}
+
+/* Removes one name of a directory below the top. */
+static int remove_name(struct removal *removal, int dir_fd, const char *name, bool directory)
+{
+    if (!directory) {
+        if (unlinkat(dir_fd, name, 0) == 0)
+            return 0;
+        if (errno != EISDIR && errno != EPERM) /* EPERM: some filesystems, for directories */
+            return -errno;
+    }
+    if (unlinkat(dir_fd, name, AT_REMOVEDIR) == 0)
+        return 0;
+    if (errno != ENOTEMPTY && errno != EEXIST)
+        return -errno;
+    return move_up(removal, dir_fd, name);
+}
+
+static bool is_dot(const char *name)
+{
+    return name[0] == '.' && (name[1] == '\0' || (name[1] == '.' && name[2] == '\0'));
+}
+
+static void empty_directory(struct removal *removal, DIR *stream)
+{
+    const struct dirent *entry;
+    while (clock_monotonic_ns() < removal->deadline_ns && (entry = readdir(stream))) {
+        if (is_dot(entry->d_name))
+            continue;
+        int r = remove_name(removal, dirfd(stream), entry->d_name, entry->d_type == DT_DIR);
+        if (r == 0)
+            removal->done++;
+        else if (r != -ENOENT)
+            note_error(removal, r);
+    }
+}
+
+/* Removes one name of the top directory: a directory is emptied, but not of what it holds
+ * that is moved up. */
+static void remove_top_name(struct removal *removal, const char *name)
+{
+    if (unlinkat(removal->top_fd, name, 0) == 0 ||
+        unlinkat(removal->top_fd, name, AT_REMOVEDIR) == 0) {
+        removal->done++;
+        return;
+    }
+    _cleanup_(close_stream) DIR *stream = NULL;
+    int r = open_directory(removal->top_fd, name, &stream);
+    if (r == 0) {
+        empty_directory(removal, stream);
+        if (unlinkat(removal->top_fd, name, AT_REMOVEDIR) == 0)
+            removal->done++;
+        else if (errno != ENOTEMPTY) /* filled meanwhile: the next pass */
+            r = -errno;
+    }
+    if (r < 0)
+        note_error(removal, r);
+}
+
+int removal_empty(int dir_fd)
+{
+    struct removal removal = {
+        .top_fd = dir_fd,
+        .deadline_ns = clock_monotonic_ns() + REMOVAL_SECONDS_MAX * NSEC_PER_SEC,
+    };
+    for (;;) {
+        _cleanup_(close_stream) DIR *stream = NULL;
+        int r = open_directory(dir_fd, ".", &stream);
+        if (r < 0)
+            return r;
+        size_t left = 0;
+        removal.done = 0;
+        removal.error = 0;
+        const struct dirent *entry;
+        while ((entry = readdir(stream))) {
+            if (is_dot(entry->d_name))
+                continue;
+            left++;
+            if (clock_monotonic_ns() >= removal.deadline_ns)
+                return -ETIMEDOUT;
+            remove_top_name(&removal, entry->d_name);
+        }
+        if (left == 0)
+            return 0;
+        if (removal.done == 0)
+            return removal.error ? removal.error : -ENOTEMPTY;
+    }
+}

@@ -1,0 +1,315 @@
+#include "store/store_private.h"
+
+#include "base/log.h"
+#include "store/grip.h"
+#include "store/handle.h"
+#include "store/json_file.h"
+#include "store/path.h"
+#include "store/removal.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+
+#define SERVICE_FILE "service.json"
+#define SERVICE_VERSION 1
+
+/* --- service.json ---------------------------------------------------------------- */
+
+static int service_write(struct store *store)
+{
+    char id[2 * sizeof store->service_id + 1];
+    for (size_t i = 0; i < sizeof store->service_id; i++)
+        (void)snprintf(id + 2 * i, 3, "%02x", store->service_id[i]);
+    json_t *object = json_pack("{s:i, s:s, s:I}", "version", SERVICE_VERSION, "service_id", id,
+                               "next_slot", (json_int_t)store->next_slot);
+    if (!object)
+        return -ENOMEM;
+    int r = json_file_write(store->root_fd, SERVICE_FILE, object);
+    json_decref(object);
+    return r;
+}
+
+static bool service_parse(struct store *store, const json_t *object)
+{
+    const json_t *id = json_object_get(object, "service_id");
+    const json_t *slot = json_object_get(object, "next_slot");
+    const json_t *version = json_object_get(object, "version");
+    if (json_integer_value(version) != SERVICE_VERSION ||
+        json_string_length(id) != 2 * sizeof store->service_id || !json_is_integer(slot) ||
+        json_integer_value(slot) < 1 || json_integer_value(slot) > (json_int_t)SLOT_MAX + 1)
+        return false;
+    const char *text = json_string_value(id);
+    for (size_t i = 0; i < sizeof store->service_id; i++)
+        if (sscanf(text + 2 * i, "%2hhx", &store->service_id[i]) != 1)
+            return false;
+    store->next_slot = (uint32_t)json_integer_value(slot);
+    return true;
+}
+
+static int service_load(struct store *store)
+{
+    json_t *object = NULL;
+    int r = json_file_read(store->root_fd, SERVICE_FILE, &object);
+    if (r == -ENOENT) {
+        if (getrandom(store->service_id, sizeof store->service_id, 0) !=
+            (ssize_t)sizeof store->service_id)
+            return -EIO;
+        store->next_slot = 1;
+        return service_write(store);
+    }
+    if (r == 0 && !service_parse(store, object))
+        r = -EIO;
+    json_decref(object);
+    return r;
+}
+
+int store_take_slot(struct store *store, uint32_t *ret)
+{
+    if (store->next_slot > SLOT_MAX)
+        return -ENOSPC;
+    uint32_t slot = store->next_slot++;
+    /* Before anything uses it: a slot that came twice would give two files one number. */
+    int r = service_write(store);
+    if (r < 0) {
+        store->next_slot--;
+        return r;
+    }
+    *ret = slot;
+    return 0;
+}
+
+/* --- the root -------------------------------------------------------------------- */
+
+/* mkdir -p; what is made is private. */
+static int make_directories(const char *path)
+{
+    _cleanup_free_ char *copy = strdup(path);
+    if (!copy)
+        return -ENOMEM;
+    for (char *slash = copy + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
+        *slash = '\0';
+        if (mkdir(copy, 0700) < 0 && errno != EEXIST)
+            return -errno;
+    }
+    return mkdir(copy, 0700) < 0 && errno != EEXIST ? -errno : 0;
+}
+
+static int open_directory(int at_fd, const char *name, int *ret)
+{
+    if (at_fd != AT_FDCWD && mkdirat(at_fd, name, 0700) < 0 && errno != EEXIST)
+        return -errno;
+    int fd = openat(at_fd, name,
+                    O_RDONLY | O_DIRECTORY | O_CLOEXEC | (at_fd == AT_FDCWD ? 0 : O_NOFOLLOW));
+    if (fd < 0)
+        return -errno;
+    *ret = fd;
+    return 0;
+}
+
+static int take_lock(struct store *store)
+{
+    store->lock_fd =
+        openat(store->root_fd, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (store->lock_fd < 0)
+        return -errno;
+    if (flock(store->lock_fd, LOCK_EX | LOCK_NB) < 0)
+        return errno == EWOULDBLOCK ? -EBUSY : -errno;
+    return 0;
+}
+
+static int open_root(struct store *store, const char *root, struct failure *ret_failure)
+{
+    int r = make_directories(root);
+    if (r < 0)
+        return failure_set(ret_failure, r, "cannot make the service's directory %s: %s", root,
+                           strerror(-r));
+    store->root = realpath(root, NULL);
+    r = store->root ? open_directory(AT_FDCWD, store->root, &store->root_fd) : -errno;
+    if (r < 0)
+        return failure_set(ret_failure, r, "cannot open the service's directory %s: %s", root,
+                           strerror(-r));
+    r = take_lock(store);
+    if (r == -EBUSY)
+        return failure_set(ret_failure, r,
+                           "another service is running on %s; stop it, or give this one its own "
+                           "directory with --root",
+                           store->root);
+    if (r < 0)
+        return failure_set(ret_failure, r, "cannot lock %s/lock: %s", store->root, strerror(-r));
+    return 0;
+}
+
+static void empty_leftovers(struct store *store, int fd, const char *name)
+{
+    int r = removal_empty(fd);
+    if (r < 0)
+        log_warning("cannot remove everything in %s/%s: %s", store->root, name, strerror(-r));
+}
+
+static int open_parts(struct store *store, struct failure *ret_failure)
+{
+    const struct {
+        const char *name;
+        int *fd;
+    } directories[] = {
+        {"workspaces", &store->workspaces_fd},
+        {"tmp", &store->tmp_fd},
+        {"trash", &store->trash_fd},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(directories); i++) {
+        int r = open_directory(store->root_fd, directories[i].name, directories[i].fd);
+        if (r < 0)
+            return failure_set(ret_failure, r, "cannot open %s/%s: %s", store->root,
+                               directories[i].name, strerror(-r));
+    }
+    int r = service_load(store);
+    if (r < 0)
+        return failure_set(ret_failure, r, "cannot read %s/%s: %s", store->root, SERVICE_FILE,
+                           r == -EIO ? "it is damaged" : strerror(-r));
+    r = inode_numbers_open(store->root_fd, &store->numbers);
+    if (r < 0)
+        return failure_set(ret_failure, r, "cannot read %s/inodes: %s", store->root,
+                           r == -EIO ? "it is damaged" : strerror(-r));
+    char path[GRIP_PATH_SIZE];
+    if (access(grip_path(store->root_fd, path), F_OK) < 0)
+        return failure_set(ret_failure, -errno,
+                           "/proc is not there; files cannot be opened without it");
+    empty_leftovers(store, store->tmp_fd, "tmp");
+    empty_leftovers(store, store->trash_fd, "trash");
+    return 0;
+}
+
+/* --- birth and death ------------------------------------------------------------- */
+
+static struct store_limits ordinary_limits(void)
+{
+    struct rlimit files;
+    size_t most = SIZE_MAX;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY)
+        most = (size_t)files.rlim_cur;
+    /* Half for handles and a quarter for the cache leave a quarter for connections,
+     * commands' pipes, and what running requests open. */
+    return (struct store_limits){
+        .cached_descriptors = most / 4 < CACHED_DESCRIPTORS_MAX ? most / 4 : CACHED_DESCRIPTORS_MAX,
+        .handles = most / 2,
+        .session_handles = SESSION_HANDLES_MAX,
+        .session_nodes = SESSION_NODES_MAX,
+    };
+}
+
+int store_open_limited(const char *root, const struct store_limits *limits, struct store **ret,
+                       struct failure *ret_failure)
+{
+    struct store *store = calloc(1, sizeof *store);
+    if (!store)
+        return failure_set(ret_failure, -ENOMEM, "out of memory");
+    store->root_fd = store->workspaces_fd = store->tmp_fd = store->trash_fd = store->lock_fd = -1;
+    store->limits = limits ? *limits : ordinary_limits();
+    (void)pthread_mutex_init(&store->lock, NULL);
+    (void)pthread_rwlock_init(&store->names, NULL);
+    (void)umask(0);
+    int r = open_root(store, root, ret_failure);
+    if (r == 0)
+        r = open_parts(store, ret_failure);
+    if (r < 0) {
+        store_close(store);
+        return r;
+    }
+    store->openat2_missing = !path_openat2_works(store->root_fd);
+    *ret = store;
+    return 0;
+}
+
+int store_open(const char *root, struct store **ret, struct failure *ret_failure)
+{
+    return store_open_limited(root, NULL, ret, ret_failure);
+}
+
+void store_close(struct store *store)
+{
+    if (!store)
+        return;
+    table_release(&store->workspaces);
+    table_release(&store->nodes);
+    inode_numbers_close(store->numbers);
+    close_fd(&store->trash_fd);
+    close_fd(&store->tmp_fd);
+    close_fd(&store->workspaces_fd);
+    close_fd(&store->root_fd);
+    close_fd(&store->lock_fd); /* last: from now on another service may open ROOT */
+    (void)pthread_rwlock_destroy(&store->names);
+    (void)pthread_mutex_destroy(&store->lock);
+    free(store->root);
+    free(store);
+}
+
+const char *store_root(const struct store *store)
+{
+    return store->root;
+}
+
+void store_service_id(const struct store *store, uint8_t ret_id[16])
+{
+    memcpy(ret_id, store->service_id, sizeof store->service_id);
+}
+
+int store_status(struct store *store, json_t *object)
+{
+    struct buffer names = {0};
+    bool more;
+    int r = workspace_names(store, (struct bytes){0}, SIZE_MAX, &names, &more);
+    if (r < 0)
+        return r;
+    json_int_t workspaces = 0;
+    for (size_t at = 0; at < names.len; at += strlen((const char *)names.data + at) + 1)
+        workspaces++;
+    buffer_release(&names);
+    store_lock(store);
+    json_int_t nodes = (json_int_t)store->node_count, handles = (json_int_t)store->handle_count,
+               descriptors = (json_int_t)store->cached.count;
+    store_unlock(store);
+    if (json_object_set_new(object, "workspaces", json_integer(workspaces)) < 0 ||
+        json_object_set_new(object, "nodes", json_integer(nodes)) < 0 ||
+        json_object_set_new(object, "handles", json_integer(handles)) < 0 ||
+        json_object_set_new(object, "descriptors", json_integer(descriptors)) < 0)
+        return -ENOMEM;
+    return 0;
+}
+
+/* --- sessions -------------------------------------------------------------------- */
+
+int file_session_new(struct store *store, struct file_session **ret)
+{
+    struct file_session *session = calloc(1, sizeof *session);
+    if (!session)
+        return -ENOMEM;
+    session->store = store;
+    *ret = session;
+    return 0;
+}
+
+void file_session_free(struct file_session *session)
+{
+    if (!session)
+        return;
+    struct store *store = session->store;
+    size_t i = 0;
+    struct handle *handle;
+    while ((handle = table_next(&session->handles, &i)))
+        handle_unref(handle);
+    store_lock(store);
+    store->handle_count -= session->handle_count;
+    struct node_ref *ref;
+    for (i = 0; (ref = table_next(&session->nodes, &i));) {
+        node_unref_locked(ref->node);
+        free(ref);
+    }
+    store_unlock(store);
+    table_release(&session->handles);
+    table_release(&session->nodes);
+    free(session);
+}

@@ -1,0 +1,68 @@
+/* The workspaces of one service and the file operations on them.
+ *
+ * ROOT/lock               flock'ed while a service runs
+ * ROOT/service.json       the service's ID and the next workspace's slot
+ * ROOT/inodes             numbers of files that lie on other filesystems (inode_number.h)
+ * ROOT/workspaces/NAME/   one workspace: tree/ is what clients see, meta.json what it is
+ * ROOT/tmp/, ROOT/trash/  workspaces being made and being removed; emptied at start
+ *
+ * Everything here is thread-safe and may block on the disk. Errors are negative errno; those
+ * of requests are what the client's caller gets to see.
+ *
+ * Lock order: store.names, then workspace.renames, then a directory handle's lock, then
+ * store.lock. No system call that can wait for the disk is made under store.lock. */
+#pragma once
+
+#include "base/failure.h"
+#include "server/reply.h"
+#include "wire/wire.h"
+
+#include <jansson.h>
+
+struct store;
+struct file_session;
+struct workspace;
+
+/* Makes ROOT where needed (0700), takes its lock and removes what a crash left half-made.
+ * Sets the process's umask to 0, because the modes in requests are final; children must set
+ * their own. -EBUSY: another service holds ROOT. */
+int store_open(const char *root, struct store **ret, struct failure *ret_failure);
+
+/* No session and no workspace reference may be left. NULL is allowed. */
+void store_close(struct store *store);
+
+/* Absolute path; lives as long as the store. */
+const char *store_root(const struct store *store);
+
+/* Made when ROOT was first used, and the same ever since. */
+void store_service_id(const struct store *store, uint8_t ret_id[16]);
+
+/* Adds "workspaces", "nodes", "handles" and "descriptors" (cached ones) to object. -ENOMEM. */
+int store_status(struct store *store, json_t *object);
+
+/* One connection's nodes and handles. -ENOMEM. */
+int file_session_new(struct store *store, struct file_session **ret);
+
+/* Gives back all nodes and closes all handles; no request may be running. NULL is allowed. */
+void file_session_free(struct file_session *session);
+
+/* Runs a REQUEST or NOTICE of 0x01xx or 0x02xx on the calling thread. 0: ret->message is the
+ * reply (NOTICEs have none; neither are they ever refused). Negative errno: the reply is
+ * ERROR, with ret->text if that is not empty. *ret must be zeroed, or its storage be a valid
+ * buffer, which is then reused; the caller releases it in either case. */
+int store_handle(struct file_session *session, const struct wire_message *request,
+                 struct reply *ret);
+
+/* Finds a workspace by thread ID or, with WIRE_WORKSPACE_BY_NAME, by directory name. The
+ * reference keeps the descriptor usable, even if the workspace is removed meanwhile. -ENOENT;
+ * -EIO: its meta.json is missing or damaged. */
+int store_workspace_find(struct store *store, struct bytes key, uint32_t workspace_flags,
+                         struct workspace **ret);
+void workspace_unref(struct workspace *workspace);
+
+/* O_PATH|O_DIRECTORY on tree/, borrowed. */
+int workspace_tree_fd(const struct workspace *workspace);
+
+/* Absolute path of tree/. */
+const char *workspace_path(const struct workspace *workspace);
+struct bytes workspace_thread_id(const struct workspace *workspace);

@@ -1,0 +1,131 @@
+/* What the files of this folder share. */
+#pragma once
+
+#include "base/cleanup.h"
+#include "base/table.h"
+#include "names/thread_id.h"
+#include "store/inode_number.h"
+#include "store/meta.h"
+#include "store/store.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+/* Nodes one session may hold: about 250 bytes each, so 1 GiB. Stops a client that looks up
+ * names and never forgets from taking all memory. */
+#define SESSION_NODES_MAX ((size_t)4 << 20)
+
+/* Handles one session may hold open. Stops one client from taking every descriptor. */
+#define SESSION_HANDLES_MAX ((size_t)65536)
+
+/* Directory descriptors kept for nodes nobody is using right now. A kept descriptor saves the
+ * walk from the workspace's root; more than this saves nothing measurable. */
+#define CACHED_DESCRIPTORS_MAX ((size_t)4096)
+
+/* Levels from a workspace's root at which a node can still be reached again. Stops a tree made
+ * endlessly deep from making every request on its bottom walk for seconds. */
+#define TREE_DEPTH_MAX ((size_t)16384)
+
+/* Slots are 24 bits; 0 is the mount's own, and the last one is for numbers that
+ * inode_number.h gives out. */
+#define SLOT_MAX ((uint32_t)0xfffffe)
+
+struct store_limits {
+    size_t cached_descriptors;
+    size_t handles; /* of all sessions together */
+    size_t session_handles;
+    size_t session_nodes;
+};
+
+/* As store_open, with other limits (tests). NULL: the ordinary ones, by RLIMIT_NOFILE. */
+int store_open_limited(const char *root, const struct store_limits *limits, struct store **ret,
+                       struct failure *ret_failure);
+
+/* Nodes in the order in which their descriptors were last used. */
+struct node_list {
+    struct node *oldest, *newest;
+    size_t count;
+};
+
+struct store {
+    char *root;
+    int root_fd, workspaces_fd, tmp_fd, trash_fd, lock_fd;
+    uint8_t service_id[16];
+    struct store_limits limits;
+    bool openat2_missing;
+    struct inode_numbers *numbers;
+
+    /* Which directory a workspace's name leads to: held for reading while one is looked up,
+     * for writing while one is made or removed. */
+    pthread_rwlock_t names;
+    uint32_t next_slot; /* under names */
+
+    /* Everything below, and all of workspace, node, handle and session that can change. */
+    pthread_mutex_t lock;
+    struct table workspaces; /* slot -> struct workspace, those in use */
+    struct table nodes;      /* hash of identity -> chain of struct node */
+    struct node_list cached; /* directories with a descriptor that no request is using */
+    size_t node_count;
+    size_t handle_count;
+    uint64_t last_number; /* of nodes and handles: one counter, so that a node number that
+                             is used as a handle is never valid */
+};
+
+struct workspace {
+    struct store *store;
+    size_t refs;
+    uint32_t slot;
+    bool removed;
+    int tree_fd;
+    dev_t device; /* of the tree's root */
+    uint64_t root_ino;
+    char *path;
+    char *name;
+    uint8_t *thread_id;
+    size_t thread_id_len;
+    struct wire_time created_at;
+    /* Held for writing from before a rename until the nodes' names are right again, and
+     * for reading by a walk that repeats after it found a name missing. */
+    pthread_rwlock_t renames;
+    atomic_uint_fast64_t rename_count; /* changes before and after each */
+    atomic_bool handles_missing;       /* name_to_handle_at does not work on device */
+};
+
+int workspace_create(struct store *store, struct bytes thread_id, uint32_t flags,
+                     struct workspace **ret, bool *ret_created);
+/* The next slot, for good. Under store.names for writing. */
+int store_take_slot(struct store *store, uint32_t *ret);
+
+int workspace_remove(struct store *store, struct bytes key, uint32_t flags);
+
+/* Names in workspaces/ that sort after `after`, sorted, each with its NUL, at most max and
+ * in *ret one after the other. *ret_more: others follow. */
+int workspace_names(struct store *store, struct bytes after, size_t max, struct buffer *ret,
+                    bool *ret_more);
+
+/* What meta.json of workspaces/NAME says, without opening the workspace. */
+int workspace_describe(struct store *store, const char *name, struct meta *ret);
+
+struct workspace *workspace_ref_locked(struct workspace *workspace);
+void workspace_unref_locked(struct workspace *workspace);
+DEFINE_CLEANUP(struct workspace *, workspace_unref);
+#define _cleanup_workspace_ _cleanup_(workspace_unref_pointer)
+
+struct file_session {
+    struct store *store;
+    struct table nodes;   /* number -> struct node_ref */
+    struct table handles; /* number -> struct handle */
+    size_t handle_count;  /* with those reserved */
+};
+
+static inline void store_lock(struct store *store)
+{
+    (void)pthread_mutex_lock(&store->lock);
+}
+
+static inline void store_unlock(struct store *store)
+{
+    (void)pthread_mutex_unlock(&store->lock);
+}

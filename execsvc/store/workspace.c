@@ -1,0 +1,421 @@
+#include "store/store_private.h"
+
+#include "base/log.h"
+#include "store/grip.h"
+#include "store/meta.h"
+#include "store/path.h"
+#include "store/removal.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define TREE_DIRECTORY "tree"
+
+/* The root of a workspace as its users see it; ROOT itself lets nobody else in. */
+#define TREE_MODE 0755
+
+/* --- references ------------------------------------------------------------------ */
+
+struct workspace *workspace_ref_locked(struct workspace *workspace)
+{
+    workspace->refs++;
+    return workspace;
+}
+
+static void workspace_free(struct workspace *workspace)
+{
+    close_fd(&workspace->tree_fd);
+    (void)pthread_rwlock_destroy(&workspace->renames);
+    free(workspace->path);
+    free(workspace->name);
+    free(workspace->thread_id);
+    free(workspace);
+}
+
+void workspace_unref_locked(struct workspace *workspace)
+{
+    if (--workspace->refs > 0)
+        return;
+    /* One that was removed has left the table; its slot never comes again. */
+    if (!workspace->removed)
+        (void)table_take(&workspace->store->workspaces, workspace->slot);
+    workspace_free(workspace);
+}
+
+void workspace_unref(struct workspace *workspace)
+{
+    struct store *store = workspace->store;
+    store_lock(store);
+    workspace_unref_locked(workspace);
+    store_unlock(store);
+}
+
+int workspace_tree_fd(const struct workspace *workspace)
+{
+    return workspace->tree_fd;
+}
+
+const char *workspace_path(const struct workspace *workspace)
+{
+    return workspace->path;
+}
+
+struct bytes workspace_thread_id(const struct workspace *workspace)
+{
+    return bytes_of(workspace->thread_id, workspace->thread_id_len);
+}
+
+/* --- finding --------------------------------------------------------------------- */
+
+static int workspace_new(struct store *store, const char *name, const struct meta *meta,
+                         int tree_fd, const struct stat *st, struct workspace **ret)
+{
+    struct workspace *w = calloc(1, sizeof *w);
+    if (!w)
+        return -ENOMEM;
+    *w = (struct workspace){
+        .store = store,
+        .refs = 1,
+        .slot = meta->slot,
+        .tree_fd = -1,
+        .device = st->st_dev,
+        .root_ino = st->st_ino,
+        .name = strdup(name),
+        .thread_id = malloc(meta->thread_id_len),
+        .thread_id_len = meta->thread_id_len,
+        .created_at = meta->created_at,
+    };
+    (void)pthread_rwlock_init(&w->renames, NULL);
+    if (asprintf(&w->path, "%s/workspaces/%s/%s", store->root, name, TREE_DIRECTORY) < 0)
+        w->path = NULL;
+    if (!w->name || !w->thread_id || !w->path) {
+        workspace_free(w);
+        return -ENOMEM;
+    }
+    memcpy(w->thread_id, meta->thread_id, meta->thread_id_len);
+    w->tree_fd = tree_fd;
+    *ret = w;
+    return 0;
+}
+
+/* The one object of a workspace that is in use, or a new one. Takes tree_fd on success. */
+static int workspace_intern(struct store *store, const char *name, const struct meta *meta,
+                            int *tree_fd, const struct stat *st, struct workspace **ret)
+{
+    store_lock(store);
+    struct workspace *w = table_get(&store->workspaces, meta->slot);
+    int r = 0;
+    if (w && w->device == st->st_dev && w->root_ino == st->st_ino) {
+        w->refs++;
+    } else if (w) {
+        r = -EIO; /* two directories with one slot: somebody copied a workspace's directory */
+    } else {
+        r = workspace_new(store, name, meta, *tree_fd, st, &w);
+        if (r == 0) {
+            (void)take_fd(tree_fd);
+            r = table_put(&store->workspaces, meta->slot, w, NULL);
+            if (r < 0)
+                workspace_free(w);
+        }
+    }
+    store_unlock(store);
+    if (r == 0)
+        *ret = w;
+    return r;
+}
+
+/* Opens workspaces/NAME. Under store.names. */
+static int workspace_load(struct store *store, const char *name, struct meta *ret_meta, int *ret_fd)
+{
+    _cleanup_close_ int fd =
+        openat(store->workspaces_fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int r = meta_read(fd, ret_meta);
+    if (r < 0)
+        return r == -ENOENT ? -EIO : r;
+    *ret_fd = take_fd(&fd);
+    return 0;
+}
+
+static int find_locked(struct store *store, const char *name, const struct bytes *thread_id,
+                       struct workspace **ret)
+{
+    _cleanup_close_ int fd = -1;
+    struct meta meta;
+    int r = workspace_load(store, name, &meta, &fd);
+    if (r < 0)
+        return r;
+    if (thread_id && !bytes_equal(*thread_id, bytes_of(meta.thread_id, meta.thread_id_len)))
+        return -ENOENT;
+    _cleanup_close_ int tree_fd =
+        openat(fd, TREE_DIRECTORY, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat st;
+    if (tree_fd < 0 || fstat(tree_fd, &st) < 0)
+        return errno == ENOENT ? -EIO : -errno;
+    return workspace_intern(store, name, &meta, &tree_fd, &st, ret);
+}
+
+/* The directory name that a key leads to. *ret_id: the key if it is a thread ID. */
+static int key_name(struct bytes key, uint32_t flags, char ret_name[THREAD_NAME_MAX + 1],
+                    const struct bytes **ret_id, const struct bytes *key_place)
+{
+    if (flags & ~(uint32_t)(WIRE_WORKSPACE_BY_NAME | WIRE_WORKSPACE_EXCLUSIVE))
+        return -EINVAL;
+    if (!(flags & WIRE_WORKSPACE_BY_NAME)) {
+        *ret_id = key_place;
+        return thread_id_to_name(key, ret_name);
+    }
+    *ret_id = NULL;
+    uint8_t id[THREAD_ID_MAX];
+    int r = thread_id_from_name(key, id);
+    if (r < 0 && r != -ENODATA)
+        return -ENOENT; /* no workspace can have this name */
+    memcpy(ret_name, key.data, key.len);
+    ret_name[key.len] = '\0';
+    return 0;
+}
+
+int store_workspace_find(struct store *store, struct bytes key, uint32_t workspace_flags,
+                         struct workspace **ret)
+{
+    char name[THREAD_NAME_MAX + 1];
+    const struct bytes *id;
+    int r = key_name(key, workspace_flags, name, &id, &key);
+    if (r < 0)
+        return r;
+    (void)pthread_rwlock_rdlock(&store->names);
+    r = find_locked(store, name, id, ret);
+    (void)pthread_rwlock_unlock(&store->names);
+    return r;
+}
+
+/* --- making ---------------------------------------------------------------------- */
+
+/* Builds the workspace in tmp/, durable. */
+static int build(struct store *store, const char *temporary, const struct meta *meta)
+{
+    if (mkdirat(store->tmp_fd, temporary, 0700) < 0)
+        return -errno;
+    _cleanup_close_ int fd =
+        openat(store->tmp_fd, temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || mkdirat(fd, TREE_DIRECTORY, TREE_MODE) < 0)
+        return -errno;
+    return meta_write(fd, meta); /* syncs fd, and so tree's name, last */
+}
+
+static void remove_built(struct store *store, const char *temporary)
+{
+    _cleanup_close_ int fd =
+        openat(store->tmp_fd, temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd >= 0)
+        (void)removal_empty(fd);
+    (void)unlinkat(store->tmp_fd, temporary, AT_REMOVEDIR);
+}
+
+static int rename_new(int from_fd, const char *from, int to_fd, const char *to)
+{
+    if (renameat2(from_fd, from, to_fd, to, RENAME_NOREPLACE) == 0)
+        return 0;
+    if (errno != EINVAL)
+        return -errno;
+    /* A filesystem without the flag. Nobody else makes names here, and a directory never
+     * replaces one that is not empty. */
+    return renameat(from_fd, from, to_fd, to) < 0 ? -errno : 0;
+}
+
+static int create_locked(struct store *store, struct bytes thread_id, const char *name)
+{
+    struct meta meta = {.thread_id_len = thread_id.len};
+    memcpy(meta.thread_id, thread_id.data, thread_id.len);
+    struct timespec now;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    meta.created_at = (struct wire_time){.sec = now.tv_sec, .nsec = (uint32_t)now.tv_nsec};
+    int r = store_take_slot(store, &meta.slot);
+    if (r < 0)
+        return r;
+    char temporary[16];
+    (void)snprintf(temporary, sizeof temporary, "%u", meta.slot);
+    r = build(store, temporary, &meta);
+    if (r == 0)
+        r = rename_new(store->tmp_fd, temporary, store->workspaces_fd, name);
+    if (r < 0) {
+        remove_built(store, temporary);
+        return r;
+    }
+    return fsync(store->workspaces_fd) < 0 ? -errno : 0;
+}
+
+int workspace_create(struct store *store, struct bytes thread_id, uint32_t flags,
+                     struct workspace **ret, bool *ret_created)
+{
+    char name[THREAD_NAME_MAX + 1];
+    if (flags & ~(uint32_t)WIRE_WORKSPACE_EXCLUSIVE)
+        return -EINVAL;
+    int r = thread_id_to_name(thread_id, name);
+    if (r < 0)
+        return r;
+    bool created = false;
+    (void)pthread_rwlock_wrlock(&store->names);
+    r = find_locked(store, name, &thread_id, ret);
+    if (r == 0 && (flags & WIRE_WORKSPACE_EXCLUSIVE)) {
+        workspace_unref(*ret);
+        r = -EEXIST;
+    } else if (r == -ENOENT) {
+        r = create_locked(store, thread_id, name);
+        if (r == 0)
+            r = find_locked(store, name, &thread_id, ret);
+        created = r == 0;
+    }
+    (void)pthread_rwlock_unlock(&store->names);
+    if (r == 0)
+        *ret_created = created;
+    return r;
+}
+
+/* --- removing -------------------------------------------------------------------- */
+
+/* From now on every request on the workspace is answered ESTALE. */
+static void mark_removed(struct workspace *workspace)
+{
+    struct store *store = workspace->store;
+    store_lock(store);
+    workspace->removed = true;
+    (void)table_take(&store->workspaces, workspace->slot);
+    store_unlock(store);
+}
+
+/* Deletes trash/NAME. */
+static void delete_trash(struct store *store, const char *name)
+{
+    _cleanup_close_ int fd =
+        openat(store->trash_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int r = fd < 0 ? -errno : removal_empty(fd);
+    if (r == 0 && unlinkat(store->trash_fd, name, AT_REMOVEDIR) < 0)
+        r = -errno;
+    if (r < 0)
+        log_warning("cannot delete all of %s/trash/%s, which was a workspace: %s", store->root,
+                    name, strerror(-r));
+}
+
+int workspace_remove(struct store *store, struct bytes key, uint32_t flags)
+{
+    char name[THREAD_NAME_MAX + 1], trash_name[16];
+    const struct bytes *id;
+    int r = key_name(key, flags, name, &id, &key);
+    if (r < 0)
+        return r;
+    _cleanup_workspace_ struct workspace *workspace = NULL;
+    (void)pthread_rwlock_wrlock(&store->names);
+    r = find_locked(store, name, id, &workspace);
+    if (r == 0) {
+        (void)snprintf(trash_name, sizeof trash_name, "%u", workspace->slot);
+        r = rename_new(store->workspaces_fd, name, store->trash_fd, trash_name);
+    }
+    if (r == 0) {
+        mark_removed(workspace);
+        if (fsync(store->workspaces_fd) < 0)
+            r = -errno;
+    }
+    (void)pthread_rwlock_unlock(&store->names);
+    if (r < 0)
+        return r;
+    /* Descriptors kept for the workspace's directories would keep them from going. */
+    grip_trim(store, 0);
+    delete_trash(store, trash_name);
+    return 0;
+}
+
+/* --- listing --------------------------------------------------------------------- */
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void close_stream(DIR **stream)
+{
+    if (*stream)
+        (void)closedir(*stream);
+}
+
+static int open_names(struct store *store, DIR **ret)
+{
+    _cleanup_close_ int fd = openat(store->workspaces_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    *ret = fdopendir(fd);
+    if (!*ret)
+        return -errno;
+    (void)take_fd(&fd);
+    return 0;
+}
+
+/* All names after `after`, in no order, each with its NUL; *ret_count of them. */
+static int read_names(DIR *stream, struct bytes after, struct buffer *ret, size_t *ret_count)
+{
+    size_t count = 0;
+    for (;;) {
+        errno = 0;
+        const struct dirent *entry = readdir(stream);
+        if (!entry) {
+            *ret_count = count;
+            return -errno;
+        }
+        if (entry->d_name[0] == '.')
+            continue;
+        size_t len = strlen(entry->d_name);
+        int order = after.len == 0
+                        ? 1
+                        : memcmp(entry->d_name, after.data, len < after.len ? len : after.len);
+        if (order < 0 || (order == 0 && len <= after.len))
+            continue;
+        int r = buffer_append(ret, entry->d_name, len + 1);
+        if (r < 0)
+            return r;
+        count++;
+    }
+}
+
+int workspace_names(struct store *store, struct bytes after, size_t max, struct buffer *ret,
+                    bool *ret_more)
+{
+    _cleanup_(close_stream) DIR *stream = NULL;
+    _cleanup_buffer_ struct buffer all = {0};
+    size_t count = 0;
+    int r = open_names(store, &stream);
+    if (r == 0)
+        r = read_names(stream, after, &all, &count);
+    if (r < 0)
+        return r;
+    if (count == 0) {
+        *ret_more = false;
+        return 0;
+    }
+    _cleanup_free_ char **names = malloc(count * sizeof *names);
+    if (!names)
+        return -ENOMEM;
+    char *at = (char *)all.data;
+    for (size_t i = 0; i < count; i++, at += strlen(at) + 1)
+        names[i] = at;
+    qsort(names, count, sizeof *names, compare_names);
+    for (size_t i = 0; i < count && i < max; i++) {
+        r = buffer_append(ret, names[i], strlen(names[i]) + 1);
+        if (r < 0)
+            return r;
+    }
+    *ret_more = count > max;
+    return 0;
+}
+
+int workspace_describe(struct store *store, const char *name, struct meta *ret)
+{
+    _cleanup_close_ int fd = -1;
+    (void)pthread_rwlock_rdlock(&store->names);
+    int r = workspace_load(store, name, ret, &fd);
+    (void)pthread_rwlock_unlock(&store->names);
+    return r;
+}
