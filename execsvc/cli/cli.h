@@ -1,0 +1,93 @@
+/* What the subcommands of `berth` share: global options, settings, the connection, help and
+ * exit statuses. Each subcommand is one file, cmd_NAME.c, and one row of the table in
+ * commands.c. */
+#pragma once
+
+#include <getopt.h>
+#include <stdbool.h>
+
+#include "base/bytes.h"
+#include "base/failure.h"
+#include "client/client.h"
+#include "config/config.h"
+
+struct here;
+
+/* Documented and stable. `berth exec` has others of its own (exec_result.h). */
+enum cli_status {
+    CLI_OK = 0,
+    CLI_FAILED = 1,
+    CLI_USAGE = 2, /* the command line itself is wrong; nothing was done */
+};
+
+struct cli {
+    struct client_flags flags; /* global options as given; borrowed from argv */
+    bool url_given;            /* by --url or BERTH_URL: beats what a mount says */
+    bool settings_loaded;
+    struct client_settings settings;   /* valid after cli_load_settings() */
+    const struct cli_command *command; /* the one that runs */
+};
+
+struct cli_command {
+    const char *name;
+    /* argv[0] is the command's name. Returns the exit status. Everything there is to say has
+     * been printed. optind has been reset, so getopt_long may be used at once. */
+    int (*run)(struct cli *cli, int argc, char **argv);
+    const char *summary; /* one line of `berth --help` */
+    const char *usage;   /* `berth help NAME`: usage, what it does, options, examples */
+};
+
+/* The table, in the order of the help page; ends with a row without a name. */
+extern const struct cli_command cli_commands[];
+
+int cmd_create(struct cli *cli, int argc, char **argv);
+int cmd_ls(struct cli *cli, int argc, char **argv);
+int cmd_rm(struct cli *cli, int argc, char **argv);
+int cmd_mount(struct cli *cli, int argc, char **argv);
+int cmd_umount(struct cli *cli, int argc, char **argv);
+int cmd_exec(struct cli *cli, int argc, char **argv);
+int cmd_status(struct cli *cli, int argc, char **argv);
+int cmd_doctor(struct cli *cli, int argc, char **argv);
+int cmd_help(struct cli *cli, int argc, char **argv);
+
+/* The row of a name, or NULL. */
+const struct cli_command *cli_find_command(const char *name);
+
+/* Prints "berth: COMMAND: sentence" on standard error. Control characters of the sentence
+ * come out as \xNN, since it may hold what a peer chose. */
+void cli_error(const struct cli *cli, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Prints the sentence and where the command's help is, and returns CLI_USAGE. */
+int cli_usage_error(const struct cli *cli, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Prints the running command's help on standard output and returns CLI_OK. */
+int cli_show_help(const struct cli *cli);
+
+/* For what getopt_long returned and the command does not know, with opterr = 0 and options
+ * beginning with ':' (or "+:"): says which option is wrong and why. Returns CLI_USAGE. */
+int cli_option_error(const struct cli *cli, int option, char **argv);
+
+/* Flushes standard output. CLI_FAILED, with a message, when it could not be written; else
+ * status. Every command that prints returns through it: a full disk is not a success. */
+int cli_finish_output(const struct cli *cli, int status);
+
+/* Fills cli->settings from flags, environment, configuration file and defaults, once. False:
+ * a message has been printed. */
+bool cli_load_settings(struct cli *cli);
+
+/* From now on the service is that of this mount, unless the user named one (--url, BERTH_URL).
+ * here must outlive the use of cli; call it before cli_load_settings and cli_connect. The
+ * mount's files beat those of the environment and of the configuration, which belong to another
+ * URL; explicit flags beat the mount's. */
+void cli_use_here(struct cli *cli, const struct here *here);
+
+/* Connects. 0; or a negative errno, and the failure has been printed. */
+int cli_connect(struct cli *cli, struct client **ret);
+
+/* One call of a command that does one thing at a time; waits at most CLI_CALL_TIMEOUT_MS.
+ * As client_call_sync; prints nothing. */
+#define CLI_CALL_TIMEOUT_MS 120000 /* removing a large workspace takes its time */
+int cli_call(struct client *client, const struct wire_message *request, struct wire_frame **ret,
+             struct failure *ret_failure);
