@@ -125,7 +125,7 @@ static size_t feed_head(struct counter *c, enum direction direction, const uint8
             opaque(c, false);
             return len;
         }
-        if (side->head.len < 4 || memcmp(side->head.data + side->head.len - 4, "\r\n\r\n", 4))
+        if (side->head.len < 4 || memcmp(side->head.data + side->head.len - 4, "\r\n\r\n", 4) != 0)
             continue;
         static const char request[] = "GET /v1/stream ", answer[] = "HTTP/1.1 101";
         const char *want = direction == TO_SERVER ? request : answer;
