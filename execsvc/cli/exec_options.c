@@ -12,23 +12,6 @@
 
 #define EXEC_ID_MAX 64
 
-const char exec_usage[] =
-    "usage: berth exec [OPTION…] [--] CMD [ARG…]\n"
-    "Runs a command in a workspace, beside its files, and exits with its status.\n"
-    "\n"
-    "  -w, --workspace ID    the workspace's thread ID; else that of the working directory\n"
-    "  -C, --directory DIR   working directory, relative to the workspace's root\n"
-    "  -e, --env K=V         sets a variable; -e K passes on the one set here\n"
-    "  -i, --interactive     passes standard input on; without it the command's is empty\n"
-    "  -t, --tty             runs it in a terminal\n"
-    "      --id EXEC         a name for this run; a second run with it is refused\n"
-    "      --timeout SECONDS ends it after this time (fractions are allowed)\n"
-    "      --merge           standard error goes into standard output, in order\n"
-    "      --json            prints one JSON object: the verdict and the output\n"
-    "\n"
-    "Exit status: the command's; 128+n if signal n ended it; 124 timed out; 127 no such\n"
-    "program; 126 it cannot be run; 125 not started; 120 the outcome is not known.\n";
-
 enum { OPTION_ID = 256, OPTION_TIMEOUT, OPTION_MERGE, OPTION_JSON };
 
 static const struct option long_options[] = {
@@ -52,8 +35,8 @@ static int parse_timeout(const char *text, uint64_t *ret_ms, struct failure *ret
     double seconds = strtod(text, &end);
     if (end == text || *end || errno || !isfinite(seconds) || seconds <= 0 ||
         seconds > TIMEOUT_MAX_SECONDS)
-        return failure_set(ret_failure, -EINVAL,
-                           "exec: --timeout: %s is not a number of seconds above 0", text);
+        return failure_set(ret_failure, -EINVAL, "--timeout: %s is not a number of seconds above 0",
+                           text);
     *ret_ms = (uint64_t)ceil(seconds * 1000);
     return 0;
 }
@@ -62,7 +45,7 @@ static int parse_timeout(const char *text, uint64_t *ret_ms, struct failure *ret
 static int add_variable(struct exec_options *o, const char *text, struct failure *ret_failure)
 {
     if (text[0] == 0 || text[0] == '=')
-        return failure_set(ret_failure, -EINVAL, "exec: -e: a variable without a name");
+        return failure_set(ret_failure, -EINVAL, "-e: a variable without a name");
     if (!strchr(text, '=')) {
         const char *value = getenv(text);
         if (!value)
@@ -99,10 +82,6 @@ static int parse_one(struct exec_options *o, int option, struct failure *ret_fai
         o->merge = true;
     else if (option == OPTION_JSON)
         o->json = true;
-    else if (option == 'h')
-        return failure_set(ret_failure, -ECANCELED, "%s", "");
-    else
-        return failure_set(ret_failure, -EINVAL, "exec: try `berth exec --help`");
     return 0;
 }
 
@@ -110,13 +89,13 @@ static int check(const struct exec_options *o, struct failure *ret_failure)
 {
     if (o->command_count == 0)
         return failure_set(ret_failure, -EINVAL,
-                           "exec: no command; usage: berth exec [-w ID] -- CMD [ARG…]");
+                           "no command given: berth exec [-w ID] -- CMD [ARG…]");
     if (o->id && (strlen(o->id) == 0 || strlen(o->id) > EXEC_ID_MAX))
-        return failure_set(ret_failure, -EINVAL, "exec: --id: 1 to %d bytes", EXEC_ID_MAX);
+        return failure_set(ret_failure, -EINVAL, "--id: 1 to %d bytes", EXEC_ID_MAX);
     if (o->workspace && strlen(o->workspace) == 0)
-        return failure_set(ret_failure, -EINVAL, "exec: -w: an empty thread ID");
+        return failure_set(ret_failure, -EINVAL, "-w: an empty thread ID");
     if (o->terminal && o->json)
-        return failure_set(ret_failure, -EINVAL, "exec: -t and --json exclude each other");
+        return failure_set(ret_failure, -EINVAL, "-t and --json exclude each other");
     return 0;
 }
 
@@ -127,13 +106,21 @@ int exec_options_parse(int argc, char **argv, struct exec_options *ret, struct f
                              .owned = calloc((size_t)argc + 1, sizeof *o.owned)};
     int r =
         o.environment && o.owned ? 0 : failure_set(ret_failure, -ENOMEM, "%s", strerror(ENOMEM));
-    /* 0: start over, whoever has used getopt before. '+': the command's options are its own. */
-    optind = 0;
+    opterr = 0;
     while (r == 0) {
-        int option = getopt_long(argc, argv, "+w:C:e:ith", long_options, NULL);
+        /* '+': options behind the command's name are its own. */
+        int option = getopt_long(argc, argv, "+:w:C:e:ith", long_options, NULL);
         if (option < 0)
             break;
-        r = parse_one(&o, option, ret_failure);
+        if (option == 'h') {
+            (void)cli_show_help(cli);
+            r = failure_set(ret_failure, -ECANCELED, "%s", "");
+        } else if (option == '?' || option == ':') {
+            (void)cli_option_error(cli, option, argv);
+            r = failure_set(ret_failure, -EINVAL, "%s", "");
+        } else {
+            r = parse_one(&o, option, ret_failure);
+        }
     }
     if (r == 0) {
         o.command = argv + optind;

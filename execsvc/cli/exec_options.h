@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "base/failure.h"
+#include "cli/cli.h"
 
 struct exec_options {
     const char *workspace;    /* -w: a thread ID; NULL: that of the working directory */
@@ -24,11 +25,10 @@ struct exec_options {
     size_t command_count;
 };
 
-/* Reads argv (argv[0] is the subcommand). 0; -EINVAL with a text; -ECANCELED: help was asked
- * for; -ENOMEM. Strings are borrowed from argv. */
-int exec_options_parse(int argc, char **argv, struct exec_options *ret,
+/* Reads argv (argv[0] is the subcommand). 0; -EINVAL; -ECANCELED: help was asked for and
+ * shown; -ENOMEM. An empty failure text: everything has been printed. Strings are borrowed from
+ * argv. */
+int exec_options_parse(const struct cli *cli, int argc, char **argv, struct exec_options *ret,
                        struct failure *ret_failure);
 void exec_options_release(struct exec_options *o);
 #define _cleanup_exec_options_ _cleanup_(exec_options_release)
-
-extern const char exec_usage[];
