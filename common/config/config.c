@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <jansson.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -246,7 +245,7 @@ static int load_timeout(const struct document *d, const struct client_flags *fla
                            "%s: client.connect_timeout must be a number of seconds, 0.001 to %d",
                            d->file, CONNECT_TIMEOUT_MAX);
     if (!s->connect_timeout_ms)
-        s->connect_timeout_ms = (uint32_t)lround(seconds * 1000);
+        s->connect_timeout_ms = (uint32_t)(seconds * 1000 + 0.5);
     return 0;
 }
 

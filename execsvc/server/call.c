@@ -1,0 +1,80 @@
+#include "server/call.h"
+
+#include "server/connection.h"
+
+/* A failed send leaves the call open, so that its owner can still end it. */
+static int call_result(struct call *c, int r)
+{
+    if (r == -ENOMEM)
+        connection_end(c->connection, LOG_LEVEL_ERROR, "no memory for a message");
+    else
+        connection_flush(c->connection);
+    return r;
+}
+
+void call_set_events(struct call *c, const struct call_events *events)
+{
+    c->events = *events;
+}
+
+int call_send(struct call *c, const struct wire_message *message)
+{
+    if (!connection_alive(c->connection))
+        return -ENOTCONN;
+    return call_result(c, session_send(connection_session(c->connection), c->tag, message));
+}
+
+size_t call_credit(const struct call *c)
+{
+    const struct connection *connection = c->connection;
+    if (!connection_alive(connection) || connection_queued(connection) >= STREAM_QUEUE_MAX)
+        return 0;
+    return session_credit(connection_session(connection), c->tag);
+}
+
+int call_grant(struct call *c, size_t bytes)
+{
+    if (!connection_alive(c->connection))
+        return -ENOTCONN;
+    return call_result(c, session_grant(connection_session(c->connection), c->tag, bytes));
+}
+
+static void call_end(struct call *c)
+{
+    struct connection *connection = c->connection;
+    connection_remove_call(connection, c);
+    connection_flush(connection);
+    connection_discharge(connection, c->cost);
+    free(c);
+}
+
+/* A call that cannot be answered would keep its caller waiting for ever. */
+static void call_unanswerable(struct call *c)
+{
+    connection_end(c->connection, LOG_LEVEL_ERROR, "no memory for a reply");
+}
+
+void call_reply(struct call *c, const struct wire_message *message)
+{
+    if (connection_alive(c->connection)) {
+        struct session *session = connection_session(c->connection);
+        int r = session_send(session, c->tag, message);
+        if (r < 0 && r != -ENOMEM) {
+            /* The reply breaks the table's bounds, or is more than the client takes. */
+            log_error("the reply to %s cannot be sent: %s", c->row->name, strerror(-r));
+            r = session_send_error(session, c->tag, r == -EMSGSIZE ? r : -EIO,
+                                   "the service could not send its reply");
+        }
+        if (r < 0)
+            call_unanswerable(c);
+    }
+    call_end(c);
+}
+
+void call_reply_error(struct call *c, int error, const char *text)
+{
+    if (connection_alive(c->connection) &&
+        session_send_error(connection_session(c->connection), c->tag, error, text) < 0)
+        call_unanswerable(c);
+    call_end(c);
+}

@@ -1,0 +1,704 @@
+#include "server/connection.h"
+
+#include <assert.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/bufferevent_ssl.h>
+#include <openssl/err.h>
+#include <sys/socket.h>
+
+#include "base/table.h"
+#include "server/dispatch.h"
+#include "server/http.h"
+#include "server/upgrade.h"
+
+/* One header's worth is read before a client has authenticated. */
+#define HTTP_READ_MAX 4096
+
+/* Read at a time afterwards: a large WRITE in few system calls. */
+#define FRAMES_READ_MAX (256u << 10)
+
+/* Given to the session at a time: bounds the frames that are parsed before they are counted. */
+#define FEED_MAX (64u << 10)
+
+enum connection_state {
+    CONNECTION_TLS,     /* handshake */
+    CONNECTION_HTTP,    /* request header */
+    CONNECTION_HELLO,   /* 101 was sent */
+    CONNECTION_READY,   /* frames */
+    CONNECTION_CLOSING, /* writes what is queued */
+    CONNECTION_LINGER,  /* waits for the peer to close */
+    CONNECTION_ENDED,   /* waits to be torn down */
+};
+#define STATE_COUNT (CONNECTION_ENDED + 1)
+
+static const char *const state_names[STATE_COUNT] = {
+    "TLS handshake", "HTTP request", "HELLO", "ready", "closing", "linger", "ended",
+};
+
+/* What runs a connection's file requests; outlives it until the last of them is done. */
+struct backend {
+    struct server *server;
+    struct connection *connection; /* NULL once that has ended */
+    struct lane *lane;
+    struct file_session *files;
+};
+
+struct connection {
+    TAILQ_ENTRY(connection) link;
+    struct connection_list *list;
+    struct server *server;
+    struct listener *listener;
+    struct peer peer;
+    uint64_t id;
+    enum connection_state state;
+    int fd;   /* the bufferevent's */
+    SSL *ssl; /* the bufferevent's, or NULL */
+    struct bufferevent *bev;
+    struct event *timer; /* of the state */
+    struct http_reader *http;
+    struct session *session;
+    struct backend *backend;
+    struct table calls;
+    size_t cost; /* see FLOW_LIMIT */
+    bool paused; /* not reading */
+    bool processing;
+    bool output_shut; /* LINGER: our side is closed */
+};
+
+/* --- states ---------------------------------------------------------------------- */
+
+static void connection_set_state(struct connection *c, enum connection_state to)
+{
+#define TO(state) (1u << (CONNECTION_##state))
+    static const unsigned allowed[STATE_COUNT] = {
+        [CONNECTION_TLS] = TO(HTTP) | TO(CLOSING) | TO(ENDED),
+        [CONNECTION_HTTP] = TO(HELLO) | TO(CLOSING) | TO(ENDED),
+        [CONNECTION_HELLO] = TO(READY) | TO(CLOSING) | TO(ENDED),
+        [CONNECTION_READY] = TO(CLOSING) | TO(ENDED),
+        [CONNECTION_CLOSING] = TO(LINGER) | TO(ENDED),
+        [CONNECTION_LINGER] = TO(ENDED),
+    };
+#undef TO
+    assert(allowed[c->state] & (1u << to));
+    log_debug("connection %llu: %s -> %s", (unsigned long long)c->id, state_names[c->state],
+              state_names[to]);
+    c->state = to;
+}
+
+static bool speaks_frames(const struct connection *c)
+{
+    return c->state == CONNECTION_HELLO || c->state == CONNECTION_READY;
+}
+
+static void set_timer(struct connection *c, unsigned seconds)
+{
+    struct timeval t = {.tv_sec = seconds};
+    (void)event_add(c->timer, &t);
+}
+
+static void list_move(struct connection *c, struct connection_list *to)
+{
+    struct connection_list *pending = listener_pending(c->listener);
+    if (c->list) {
+        TAILQ_REMOVE(c->list, c, link);
+        if (c->list == pending)
+            listener_pending_changed(c->listener, -1);
+        else if (c->list == &c->server->connections)
+            c->server->connection_count--;
+    }
+    c->list = to;
+    TAILQ_INSERT_TAIL(to, c, link);
+    if (to == pending)
+        listener_pending_changed(c->listener, 1);
+    else if (to == &c->server->connections)
+        c->server->connection_count++;
+}
+
+void connection_end(struct connection *c, enum log_level level, const char *reason)
+{
+    if (c->state == CONNECTION_ENDED)
+        return;
+    /* Whoever has authenticated is worth a line each time; others may be a flood. */
+    if (c->list == listener_pending(c->listener) && level != LOG_LEVEL_DEBUG)
+        server_log_refusal(c->server, "connection %llu from %s, in %s: %s",
+                           (unsigned long long)c->id, c->peer.name, state_names[c->state], reason);
+    else
+        log_write(level, "connection %llu from %s, in %s: %s", (unsigned long long)c->id,
+                  c->peer.name, state_names[c->state], reason);
+    connection_set_state(c, CONNECTION_ENDED);
+    (void)bufferevent_disable(c->bev, EV_READ | EV_WRITE);
+    (void)event_del(c->timer);
+    list_move(c, &c->server->ended);
+    /* Not now: our callers up the stack may still be using it. */
+    event_active(c->server->tear_down, EV_TIMEOUT, 0);
+}
+
+static void drop_calls(struct connection *c)
+{
+    while (c->calls.count > 0) {
+        size_t cursor = 0;
+        struct call *call = table_next(&c->calls, &cursor);
+        (void)table_take(&c->calls, call->tag);
+        if (call->job) /* ends when its job does */
+            continue;
+        if (call->events.gone)
+            call->events.gone(call->events.context);
+        free(call);
+    }
+}
+
+void connection_free(struct connection *c)
+{
+    if (c->list)
+        TAILQ_REMOVE(c->list, c, link);
+    drop_calls(c);
+    table_release(&c->calls);
+    if (c->backend) {
+        c->backend->connection = NULL;
+        lane_close(c->backend->lane);
+    }
+    if (c->ssl && SSL_is_init_finished(c->ssl)) {
+        (void)SSL_shutdown(c->ssl);
+        ERR_clear_error();
+    }
+    if (c->bev)
+        bufferevent_free(c->bev);
+    if (c->timer)
+        event_free(c->timer);
+    http_reader_free(c->http);
+    session_free(c->session);
+    c->server->connections_alive--;
+    free(c);
+}
+
+/* --- flow ------------------------------------------------------------------------ */
+
+size_t connection_queued(const struct connection *c)
+{
+    size_t n = evbuffer_get_length(bufferevent_get_output(c->bev));
+    return c->session ? n + session_output(c->session).len : n;
+}
+
+static bool over_limit(const struct connection *c, size_t limit)
+{
+    return c->cost + connection_queued(c) >= limit;
+}
+
+/* Stops and resumes reading; resuming takes up first what has already been received. */
+static void update_flow(struct connection *c)
+{
+    if (!speaks_frames(c))
+        return;
+    if (!c->paused && over_limit(c, FLOW_LIMIT)) {
+        c->paused = true;
+        (void)bufferevent_disable(c->bev, EV_READ);
+    } else if (c->paused && !over_limit(c, FLOW_LIMIT / 2)) {
+        c->paused = false;
+        (void)bufferevent_enable(c->bev, EV_READ);
+        bufferevent_trigger(c->bev, EV_READ, BEV_TRIG_IGNORE_WATERMARKS | BEV_TRIG_DEFER_CALLBACKS);
+    }
+}
+
+void connection_charge(struct connection *c, size_t cost)
+{
+    c->cost += cost;
+}
+
+void connection_discharge(struct connection *c, size_t cost)
+{
+    c->cost -= cost;
+    update_flow(c);
+}
+
+void connection_flush(struct connection *c)
+{
+    if (!speaks_frames(c) && c->state != CONNECTION_CLOSING)
+        return;
+    struct bytes out = session_output(c->session);
+    if (out.len == 0)
+        return;
+    if (bufferevent_write(c->bev, out.data, out.len) < 0)
+        connection_end(c, LOG_LEVEL_ERROR, "no memory for output");
+    else
+        session_output_done(c->session, out.len);
+}
+
+/* Streams may go on: credit came, or output drained. */
+static void offer_writable(struct connection *c)
+{
+    uint64_t tag = 0;
+    while (c->state == CONNECTION_READY && connection_queued(c) < STREAM_QUEUE_MAX &&
+           (tag = session_next_open(c->session, tag)) != 0) {
+        struct call *call = table_get(&c->calls, tag);
+        if (call && call->events.writable)
+            call->events.writable(call->events.context);
+    }
+    connection_flush(c);
+}
+
+/* --- calls ----------------------------------------------------------------------- */
+
+struct server *connection_server(const struct connection *c)
+{
+    return c->server;
+}
+
+struct session *connection_session(const struct connection *c)
+{
+    return c->session;
+}
+
+struct lane *connection_lane(const struct connection *c)
+{
+    return c->backend->lane;
+}
+
+bool connection_alive(const struct connection *c)
+{
+    return c->state == CONNECTION_READY;
+}
+
+int connection_add_call(struct connection *c, struct call *call)
+{
+    return table_put(&c->calls, call->tag, call, NULL);
+}
+
+struct call *connection_find_call(const struct connection *c, uint64_t tag)
+{
+    return table_get(&c->calls, tag);
+}
+
+void connection_remove_call(struct connection *c, struct call *call)
+{
+    (void)table_take(&c->calls, call->tag);
+}
+
+static void backend_run(void *context, struct job *job)
+{
+    const struct backend *b = context;
+    job->result = store_handle(b->files, &job->frame->message, &job->reply);
+}
+
+static void backend_done(void *context, struct job *job)
+{
+    const struct backend *b = context;
+    dispatch_done(b->connection, job);
+}
+
+static void backend_finish(void *context)
+{
+    struct backend *b = context;
+    file_session_free(b->files); /* may close many descriptors: not on the loop */
+}
+
+static void backend_finished(void *context)
+{
+    free(context);
+}
+
+static int backend_new(struct connection *c)
+{
+    struct backend *b = calloc(1, sizeof *b);
+    if (!b)
+        return -ENOMEM;
+    b->server = c->server;
+    b->connection = c;
+    int r = file_session_new(c->server->store, &b->files);
+    if (r == 0) {
+        const struct lane_events events = {.run = backend_run,
+                                           .done = backend_done,
+                                           .finish = backend_finish,
+                                           .finished = backend_finished,
+                                           .context = b};
+        r = lane_new(c->server->workers, &events, &b->lane);
+    }
+    if (r < 0) {
+        file_session_free(b->files);
+        free(b);
+        return r;
+    }
+    c->backend = b;
+    return 0;
+}
+
+/* --- frames ---------------------------------------------------------------------- */
+
+static void begin_closing(struct connection *c)
+{
+    connection_set_state(c, CONNECTION_CLOSING);
+    drop_calls(c);
+    /* Discarded from now on, and not needed for writing. */
+    (void)bufferevent_enable(c->bev, EV_READ);
+    set_timer(c, LINGER_TIMEOUT_S);
+    connection_flush(c);
+    if (c->state == CONNECTION_CLOSING)
+        bufferevent_trigger(c->bev, EV_WRITE,
+                            BEV_TRIG_IGNORE_WATERMARKS | BEV_TRIG_DEFER_CALLBACKS);
+}
+
+void connection_goodbye(struct connection *c, int error, const char *text)
+{
+    if (c->state == CONNECTION_READY) {
+        const struct wire_message goodbye = {
+            .type = WIRE_GOODBYE,
+            .goodbye = {.error = (uint32_t)-error, .text = bytes_of_string(text)}};
+        (void)session_send(c->session, 0, &goodbye);
+    }
+    if (speaks_frames(c))
+        begin_closing(c);
+    else if (c->state < CONNECTION_CLOSING)
+        connection_end(c, LOG_LEVEL_DEBUG, text);
+}
+
+void connection_goodbye_all(struct server *s, int error, const char *text)
+{
+    struct connection *c, *next;
+    for (c = TAILQ_FIRST(&s->connections); c; c = next) {
+        next = TAILQ_NEXT(c, link);
+        connection_goodbye(c, error, text);
+    }
+}
+
+static void frames_refused(struct connection *c, int error)
+{
+    if (error == -ENOMEM) {
+        connection_end(c, LOG_LEVEL_ERROR, session_failure(c->session));
+        return;
+    }
+    c->server->counters.protocol_errors++;
+    log_warning("connection %llu from %s: protocol error: %s", (unsigned long long)c->id,
+                c->peer.name, session_failure(c->session));
+    begin_closing(c); /* the session has queued a GOODBYE that says why */
+}
+
+static void hello_done(struct connection *c)
+{
+    int r = backend_new(c);
+    if (r < 0) {
+        connection_end(c, LOG_LEVEL_ERROR, "no memory for its files");
+        return;
+    }
+    connection_set_state(c, CONNECTION_READY);
+    (void)event_del(c->timer);
+    log_debug("connection %llu from %s: %s", (unsigned long long)c->id, c->peer.name,
+              session_peer(c->session)->agent);
+}
+
+static void take_frames(struct connection *c)
+{
+    struct wire_frame *frame;
+    while (c->state == CONNECTION_READY && !over_limit(c, FLOW_LIMIT) &&
+           session_next(c->session, &frame))
+        dispatch_frame(c, frame);
+}
+
+/* The next bytes that have been received, at most max, without copying them. */
+static struct bytes peek_input(struct connection *c, size_t max)
+{
+    struct evbuffer_iovec v;
+    if (evbuffer_peek(bufferevent_get_input(c->bev), -1, NULL, &v, 1) < 1)
+        return (struct bytes){0};
+    return bytes_of(v.iov_base, v.iov_len < max ? v.iov_len : max);
+}
+
+static void drain_input(struct connection *c, size_t n)
+{
+    (void)evbuffer_drain(bufferevent_get_input(c->bev), n);
+}
+
+static void read_frames(struct connection *c)
+{
+    if (c->processing)
+        return;
+    c->processing = true;
+    take_frames(c);
+    while (speaks_frames(c) && !over_limit(c, FLOW_LIMIT)) {
+        struct bytes in = peek_input(c, FEED_MAX);
+        if (in.len == 0)
+            break;
+        int r = session_feed(c->session, in.data, in.len);
+        drain_input(c, in.len);
+        if (c->state == CONNECTION_HELLO && session_ready(c->session))
+            hello_done(c);
+        take_frames(c);
+        if (r < 0 && speaks_frames(c))
+            frames_refused(c, r);
+    }
+    c->processing = false;
+    if (speaks_frames(c) && session_credit_changed(c->session))
+        offer_writable(c);
+    connection_flush(c);
+    update_flow(c);
+}
+
+/* --- HTTP ------------------------------------------------------------------------ */
+
+static void answer(struct connection *c, const struct buffer *text)
+{
+    if (bufferevent_write(c->bev, text->data, text->len) < 0) {
+        connection_end(c, LOG_LEVEL_ERROR, "no memory for an answer");
+        return;
+    }
+    begin_closing(c);
+}
+
+static int begin_frames(struct connection *c)
+{
+    struct server *s = c->server;
+    struct session_config config = {
+        .role = SESSION_SERVER,
+        .max_payload = WIRE_PAYLOAD_MAX,
+        .max_calls = CONNECTION_CALLS_MAX,
+        .window = CONNECTION_WINDOW,
+        .agent = "berthd " BERTH_VERSION,
+        .epoch = s->epoch,
+    };
+    store_service_id(s->store, config.service_id);
+    int r = session_new(&config, &c->session);
+    if (r < 0)
+        return r;
+    if (bufferevent_write(c->bev, HTTP_SWITCHING, sizeof HTTP_SWITCHING - 1) < 0)
+        return -ENOMEM;
+    http_reader_free(take_ptr(c->http));
+    s->counters.upgraded++;
+    connection_set_state(c, CONNECTION_HELLO);
+    list_move(c, &s->connections);
+    bufferevent_setwatermark(c->bev, EV_READ, 0, FRAMES_READ_MAX);
+    bufferevent_setwatermark(c->bev, EV_WRITE, STREAM_QUEUE_MAX / 2, 0);
+    (void)bufferevent_set_max_single_read(c->bev, FRAMES_READ_MAX);
+    (void)bufferevent_set_max_single_write(c->bev, FRAMES_READ_MAX);
+    return 0;
+}
+
+static void request_complete(struct connection *c)
+{
+    const struct upgrade_caller caller = {
+        .local = c->peer.local,
+        .credentials = c->peer.credentials,
+        .certificate = c->ssl && tls_peer_verified(c->ssl),
+        .uid = c->peer.uid,
+    };
+    _cleanup_buffer_ struct buffer text = {0};
+    struct failure refusal = {0};
+    int r = upgrade_answer(c->server, &caller, http_reader_request(c->http), &text, &refusal);
+    if (r == UPGRADE_ACCEPTED)
+        r = begin_frames(c);
+    if (r < 0) {
+        connection_end(c, LOG_LEVEL_ERROR, "no memory for an answer");
+        return;
+    }
+    if (refusal.error < 0)
+        server_log_refusal(c->server, "connection %llu from %s: %s", (unsigned long long)c->id,
+                           c->peer.name, refusal.text);
+    if (c->state == CONNECTION_HTTP)
+        answer(c, &text);
+    else
+        read_frames(c); /* what came with the header */
+}
+
+static void bad_request(struct connection *c, int error)
+{
+    _cleanup_buffer_ struct buffer text = {0};
+    bool too_large = error == -EMSGSIZE;
+    char detail[160];
+    (void)snprintf(detail, sizeof detail,
+                   too_large ? "the request header is larger than %d bytes"
+                             : "this is not an HTTP/1.1 request (a TLS client on a plain port?)",
+                   HTTP_HEADER_MAX);
+    int r =
+        error == -ENOMEM ? error : http_answer_problem(&text, too_large ? 431 : 400, detail, "");
+    if (r < 0) {
+        connection_end(c, LOG_LEVEL_ERROR, "no memory for a request");
+        return;
+    }
+    server_log_refusal(c->server, "connection %llu from %s: %s", (unsigned long long)c->id,
+                       c->peer.name, detail);
+    answer(c, &text);
+}
+
+static void read_http(struct connection *c)
+{
+    while (c->state == CONNECTION_HTTP) {
+        struct bytes in = peek_input(c, HTTP_READ_MAX);
+        if (in.len == 0)
+            return;
+        size_t used = in.len;
+        int r = http_reader_feed(c->http, in.data, in.len, &used);
+        drain_input(c, used);
+        if (r > 0)
+            request_complete(c);
+        else if (r < 0)
+            bad_request(c, r);
+    }
+}
+
+/* --- events ---------------------------------------------------------------------- */
+
+static void discard_input(struct connection *c)
+{
+    struct evbuffer *input = bufferevent_get_input(c->bev);
+    (void)evbuffer_drain(input, evbuffer_get_length(input));
+}
+
+static void on_read(struct bufferevent *bev, void *context)
+{
+    struct connection *c = context;
+    switch (c->state) {
+    case CONNECTION_HTTP:
+        read_http(c);
+        return;
+    case CONNECTION_HELLO:
+    case CONNECTION_READY:
+        read_frames(c);
+        return;
+    case CONNECTION_CLOSING:
+    case CONNECTION_LINGER:
+        discard_input(c);
+        return;
+    case CONNECTION_TLS:
+    case CONNECTION_ENDED:
+        return;
+    }
+}
+
+static void on_write(struct bufferevent *bev, void *context)
+{
+    struct connection *c = context;
+    if (speaks_frames(c)) {
+        offer_writable(c);
+        update_flow(c);
+    } else if (c->state == CONNECTION_CLOSING && connection_queued(c) == 0) {
+        connection_set_state(c, CONNECTION_LINGER);
+        set_timer(c, LINGER_TIMEOUT_S);
+        if (c->ssl) {
+            (void)SSL_shutdown(c->ssl);
+            ERR_clear_error();
+        }
+        (void)shutdown(c->fd, SHUT_WR);
+    }
+}
+
+/* A plain HTTP client on a TLS port gets its answer in plain HTTP, and learns what is wrong. */
+static void answer_plain_http(struct connection *c)
+{
+    _cleanup_buffer_ struct buffer text = {0};
+    if (http_answer_problem(&text, 400, "this port speaks TLS: use https://", "") < 0)
+        return;
+    /* Unread input would turn the close into a reset that overtakes the answer. */
+    uint8_t discarded[4096];
+    while (recv(c->fd, discarded, sizeof discarded, MSG_DONTWAIT) > 0)
+        ;
+    ssize_t ignored = send(c->fd, text.data, text.len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)ignored;
+    (void)shutdown(c->fd, SHUT_WR);
+}
+
+static void tls_failed(struct connection *c, unsigned long error)
+{
+    const char *reason = ERR_reason_error_string(error);
+    char text[160];
+    bool plain = ERR_GET_LIB(error) == ERR_LIB_SSL && ERR_GET_REASON(error) == SSL_R_HTTP_REQUEST;
+    if (plain && c->state == CONNECTION_TLS)
+        answer_plain_http(c);
+    (void)snprintf(text, sizeof text, "TLS: %s", reason ? reason : "failed");
+    connection_end(c, LOG_LEVEL_INFO, text);
+}
+
+static void peer_closed(struct connection *c)
+{
+    if (speaks_frames(c) && connection_queued(c) > 0) {
+        begin_closing(c); /* it may have closed its sending side alone */
+        return;
+    }
+    if (c->state != CONNECTION_CLOSING)
+        connection_end(c, LOG_LEVEL_DEBUG, "closed by the client");
+}
+
+static void on_event(struct bufferevent *bev, short what, void *context)
+{
+    struct connection *c = context;
+    if (c->state == CONNECTION_ENDED)
+        return;
+    if (what & BEV_EVENT_CONNECTED) {
+        connection_set_state(c, CONNECTION_HTTP);
+    } else if (what & BEV_EVENT_TIMEOUT) {
+        c->server->counters.timed_out++;
+        connection_end(c, LOG_LEVEL_WARNING, "the client does not read");
+    } else if (what & BEV_EVENT_ERROR) {
+        unsigned long error = c->ssl ? bufferevent_get_openssl_error(bev) : 0;
+        if (error != 0)
+            tls_failed(c, error);
+        else if (c->state == CONNECTION_LINGER)
+            connection_end(c, LOG_LEVEL_DEBUG, "closed");
+        else
+            connection_end(c, LOG_LEVEL_INFO, evutil_socket_error_to_string(EVUTIL_SOCKET_ERROR()));
+    } else if (what & BEV_EVENT_EOF) {
+        peer_closed(c);
+    }
+}
+
+static void on_timer(evutil_socket_t fd, short what, void *context)
+{
+    struct connection *c = context;
+    switch (c->state) {
+    case CONNECTION_TLS:
+    case CONNECTION_HTTP:
+    case CONNECTION_HELLO:
+        c->server->counters.timed_out++;
+        connection_end(c, LOG_LEVEL_INFO, "not done in time");
+        return;
+    case CONNECTION_CLOSING:
+    case CONNECTION_LINGER:
+        connection_end(c, LOG_LEVEL_DEBUG, "the peer does not close");
+        return;
+    case CONNECTION_READY:
+    case CONNECTION_ENDED:
+        return;
+    }
+}
+
+/* --- birth ----------------------------------------------------------------------- */
+
+int connection_new(struct server *s, struct listener *l, int fd, SSL *ssl, const struct peer *peer)
+{
+    struct connection *c = calloc(1, sizeof *c);
+    if (!c) {
+        SSL_free(ssl);
+        (void)close(fd);
+        return -ENOMEM;
+    }
+    c->server = s;
+    c->listener = l;
+    c->peer = *peer;
+    c->id = ++s->last_id;
+    c->fd = fd;
+    c->state = ssl ? CONNECTION_TLS : CONNECTION_HTTP;
+    s->connections_alive++;
+    if (ssl)
+        c->bev = bufferevent_openssl_socket_new(s->base, fd, ssl, BUFFEREVENT_SSL_ACCEPTING,
+                                                BEV_OPT_CLOSE_ON_FREE);
+    else
+        c->bev = bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE);
+    if (!c->bev) {
+        SSL_free(ssl);
+        (void)close(fd);
+    } else {
+        c->ssl = ssl;
+    }
+    c->timer = event_new(s->base, -1, 0, on_timer, c);
+    if (!c->bev || !c->timer || http_reader_new(&c->http) < 0) {
+        connection_free(c);
+        return -ENOMEM;
+    }
+    if (ssl)
+        bufferevent_openssl_set_allow_dirty_shutdown(c->bev, 1);
+    bufferevent_setcb(c->bev, on_read, on_write, on_event, c);
+    bufferevent_setwatermark(c->bev, EV_READ, 0, HTTP_READ_MAX);
+    struct timeval write_timeout = {.tv_sec = WRITE_TIMEOUT_S};
+    (void)bufferevent_set_timeouts(c->bev, NULL, &write_timeout);
+    set_timer(c, HANDSHAKE_TIMEOUT_S);
+    list_move(c, listener_pending(l));
+    (void)bufferevent_enable(c->bev, EV_READ | EV_WRITE);
+    return 0;
+}

@@ -1,0 +1,278 @@
+#include "server/dispatch.h"
+
+#include <assert.h>
+
+/* What a request or notice costs in memory besides its payload: its frame, its job, its call. */
+#define REQUEST_OVERHEAD (sizeof(struct wire_frame) + sizeof(struct job) + sizeof(struct call))
+
+/* Fixed fields and names of any file request, in its payload or its reply. */
+#define SMALL_MESSAGE 1536
+
+/* --- on the loop ------------------------------------------------------------------ */
+
+typedef void loop_handler(struct connection *c, struct call *call, const struct wire_message *m);
+
+static void on_ping(struct connection *c, struct call *call, const struct wire_message *m)
+{
+    const struct wire_message pong = {.type = WIRE_PONG, .pong.nonce = m->ping.nonce};
+    call_reply(call, &pong);
+}
+
+static void on_status(struct connection *c, struct call *call, const struct wire_message *m)
+{
+    const size_t max = wire_row(WIRE_STATUS_REPLY)->fields[0].max;
+    _cleanup_free_ char *json = NULL;
+    int r = server_status(connection_server(c), max, &json);
+    if (r < 0) {
+        call_reply_error(call, r, NULL);
+        return;
+    }
+    const struct wire_message reply = {.type = WIRE_STATUS_REPLY,
+                                       .status_reply.json = bytes_of_string(json)};
+    call_reply(call, &reply);
+}
+
+static void on_exec(struct connection *c, struct call *call, const struct wire_message *m)
+{
+    exec_service_start(connection_server(c)->exec, call, &m->exec);
+}
+
+static void on_goodbye(struct connection *c, struct call *call, const struct wire_message *m)
+{
+    char text[160];
+    (void)log_escape(m->goodbye.text.data, m->goodbye.text.len, text, sizeof text);
+    log_debug("a client says goodbye: %s", text);
+    connection_goodbye(c, 0, "goodbye");
+}
+
+static const struct {
+    enum wire_type type;
+    loop_handler *handle;
+} loop_routes[] = {
+    {WIRE_PING, on_ping},
+    {WIRE_STATUS, on_status},
+    {WIRE_EXEC, on_exec},
+    {WIRE_GOODBYE, on_goodbye},
+};
+
+static loop_handler *loop_route(enum wire_type type)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(loop_routes); i++)
+        if (loop_routes[i].type == type)
+            return loop_routes[i].handle;
+    return NULL;
+}
+
+static bool for_workers(const struct wire_row *row)
+{
+    unsigned group = (unsigned)row->type >> 8;
+    return group == 1 || group == 2;
+}
+
+int dispatch_check(void)
+{
+    for (size_t i = 0; i < wire_row_count(); i++) {
+        const struct wire_row *row = wire_row_at(i);
+        bool opens = row->class == WIRE_CLASS_REQUEST || row->class == WIRE_CLASS_NOTICE;
+        if (!opens || !(row->from & WIRE_FROM_CLIENT) || row->phase == WIRE_PHASE_HELLO)
+            continue;
+        if (!for_workers(row) && !loop_route(row->type)) {
+            log_error("no handler for %s", row->name);
+            return -ENOSYS;
+        }
+    }
+    return 0;
+}
+
+/* --- memory ----------------------------------------------------------------------- */
+
+static size_t request_size(const struct wire_message *m)
+{
+    if (m->type == WIRE_WRITE)
+        return m->write.data.len;
+    if (m->type == WIRE_SETXATTR)
+        return m->setxattr.value.len + SMALL_MESSAGE;
+    if (m->type == WIRE_FORGET)
+        return m->forget.pairs.len;
+    if (m->type == WIRE_SYMLINK)
+        return m->symlink.target.len + SMALL_MESSAGE;
+    return SMALL_MESSAGE;
+}
+
+static size_t at_most(size_t n, size_t max)
+{
+    return n < max ? n : max;
+}
+
+/* The largest reply this request can get; the table's bound where the request says nothing. */
+static size_t reply_size(const struct wire_message *m, const struct wire_row *row)
+{
+    if (row->class == WIRE_CLASS_NOTICE)
+        return 0;
+    if (m->type == WIRE_READ)
+        return at_most(m->read.size, WIRE_DATA_MAX);
+    if (m->type == WIRE_READDIR)
+        return at_most(m->readdir.size, WIRE_DATA_MAX);
+    if (m->type == WIRE_READLINK)
+        return 4096;
+    if (m->type == WIRE_GETXATTR || m->type == WIRE_LISTXATTR)
+        return 65536;
+    return wire_row(row->owner)->max_payload;
+}
+
+/* --- on workers ------------------------------------------------------------------- */
+
+/* What a client that pipelines may rely on: on one handle, changes take effect in the order
+ * they were sent, reads see the changes sent before them, and RELEASE is last. A COPY is
+ * ordered with what its target handle does. FORGET comes after whatever was sent before it. */
+static void job_set_order(struct job *job)
+{
+    const struct wire_message *m = &job->frame->message;
+    job->order = JOB_EXCLUSIVE;
+    if (m->type == WIRE_WRITE) {
+        job->key = m->write.handle;
+    } else if (m->type == WIRE_FLUSH) {
+        job->key = m->flush.handle;
+    } else if (m->type == WIRE_FSYNC) {
+        job->key = m->fsync.handle;
+    } else if (m->type == WIRE_RELEASE) {
+        job->key = m->release.handle;
+    } else if (m->type == WIRE_FALLOCATE) {
+        job->key = m->fallocate.handle;
+    } else if (m->type == WIRE_COPY) {
+        job->key = m->copy.handle_out;
+    } else if (m->type == WIRE_READDIR) {
+        job->key = m->readdir.handle; /* one position: no use in parallel */
+    } else if (m->type == WIRE_SETATTR && m->setattr.handle != 0) {
+        job->key = m->setattr.handle;
+    } else if (m->type == WIRE_READ) {
+        job->order = JOB_SHARED;
+        job->key = m->read.handle;
+    } else if (m->type == WIRE_SEEK) {
+        job->order = JOB_SHARED;
+        job->key = m->seek.handle;
+    } else if (m->type == WIRE_GETATTR && m->getattr.handle != 0) {
+        job->order = JOB_SHARED;
+        job->key = m->getattr.handle;
+    } else if (m->type == WIRE_FORGET) {
+        job->order = JOB_BARRIER;
+    } else {
+        job->order = JOB_FREE;
+    }
+}
+
+static void notice_end(struct connection *c, struct call *call)
+{
+    connection_discharge(c, call->cost);
+    free(call);
+}
+
+static void submit(struct connection *c, struct call *call, struct wire_frame *frame)
+{
+    struct job *job = calloc(1, sizeof *job);
+    int r = -ENOMEM;
+    if (job) {
+        job->frame = frame;
+        job->owner = call;
+        job_set_order(job);
+        call->job = job;
+        r = lane_submit(connection_lane(c), job);
+    }
+    if (r == 0)
+        return;
+    call->job = NULL;
+    free(job);
+    wire_frame_free(frame);
+    if (call->row->class == WIRE_CLASS_REQUEST) {
+        call_reply_error(call, r, NULL);
+    } else {
+        /* A lost RELEASE or FORGET would leak for as long as the connection lives. */
+        notice_end(c, call);
+        connection_end(c, LOG_LEVEL_ERROR, "no memory for a notice");
+    }
+}
+
+void dispatch_done(struct connection *c, struct job *job)
+{
+    struct call *call = job->owner;
+    call->job = NULL;
+    if (!c) /* it has gone: the request was carried out, nobody wants the answer */
+        free(call);
+    else if (call->row->class == WIRE_CLASS_NOTICE)
+        notice_end(c, call);
+    else if (job->result < 0)
+        call_reply_error(call, job->result, job->reply.text);
+    else
+        call_reply(call, &job->reply.message);
+    job_free(job);
+}
+
+/* --- all -------------------------------------------------------------------------- */
+
+static void no_memory(struct connection *c, struct call *call, struct wire_frame *frame)
+{
+    free(call);
+    wire_frame_free(frame);
+    connection_end(c, LOG_LEVEL_ERROR, "no memory for a call");
+}
+
+/* A request, or a notice for workers: what is counted against FLOW_LIMIT. */
+static void open_call(struct connection *c, const struct wire_row *row, struct wire_frame *frame)
+{
+    const struct wire_message *m = &frame->message;
+    struct call *call = calloc(1, sizeof *call);
+    if (!call) {
+        no_memory(c, call, frame);
+        return;
+    }
+    call->connection = c;
+    call->row = row;
+    call->tag = frame->tag;
+    call->cost = REQUEST_OVERHEAD + request_size(m) + reply_size(m, row);
+    if (row->class == WIRE_CLASS_REQUEST && connection_add_call(c, call) < 0) {
+        no_memory(c, call, frame);
+        return;
+    }
+    connection_charge(c, call->cost);
+    if (for_workers(row)) {
+        submit(c, call, frame);
+    } else {
+        loop_route(row->type)(c, call, m);
+        wire_frame_free(frame);
+    }
+}
+
+static void within_call(struct connection *c, const struct wire_frame *frame)
+{
+    struct call *call = connection_find_call(c, frame->tag);
+    if (call && call->events.message)
+        call->events.message(call->events.context, &frame->message);
+}
+
+void dispatch_frame(struct connection *c, struct wire_frame *frame)
+{
+    const struct wire_row *row = wire_row(frame->message.type);
+    size_t index = (size_t)(row - wire_row_at(0));
+    connection_server(c)->message_counts[index]++;
+    switch (row->class) {
+    case WIRE_CLASS_REQUEST:
+        open_call(c, row, frame);
+        return;
+    case WIRE_CLASS_NOTICE:
+        if (for_workers(row)) {
+            open_call(c, row, frame);
+            return;
+        }
+        loop_route(row->type)(c, NULL, &frame->message);
+        break;
+    case WIRE_CLASS_ITEM:
+    case WIRE_CLASS_CONTROL:
+        within_call(c, frame);
+        break;
+    case WIRE_CLASS_REPLY:
+    case WIRE_CLASS_RECORD:
+        assert(!"the session lets no client send these");
+        break;
+    }
+    wire_frame_free(frame);
+}

@@ -1,0 +1,30 @@
+#include <fcntl.h>
+
+#include "base/cleanup.h"
+#include "server/options.h"
+#include "server/service.h"
+#include "server/stdio_relay.h"
+
+/* Exit status: 0 an orderly end, 1 a failure that was logged, 2 a mistake in the arguments. */
+int main(int argc, char **argv)
+{
+    struct options options;
+    /* A descriptor 0, 1 or 2 that is closed would become a socket that log lines go to. */
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+            return 1;
+    int r = options_parse(argc, argv, &options);
+    if (r != OPTIONS_RUN)
+        return r < 0 ? 2 : 0;
+    log_setup("berthd", LOG_LEVEL_INFO);
+    _cleanup_service_settings_ struct service_settings settings = {0};
+    struct failure failure;
+    r = service_settings_load(&options.flags, &settings, &failure);
+    if (r == 0) {
+        log_setup("berthd", settings.log_level);
+        r = options.stdio ? stdio_run(&settings, &failure) : service_run(&settings, &failure);
+    }
+    if (r < 0)
+        log_error("%s", failure.text);
+    return r < 0 ? 1 : 0;
+}

@@ -1,0 +1,125 @@
+#include "server/options.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+
+static const char usage[] =
+    "Usage: berthd [OPTION]...\n"
+    "Serves workspaces: their files, and commands in them. Runs in the foreground.\n"
+    "\n"
+    "      --config FILE         settings in JSON (default: berth.json in the user's\n"
+    "                            configuration directory, else /etc/berth/berth.json)\n"
+    "      --root DIR            where workspaces are kept\n"
+    "      --listen URL          unix:PATH, https://HOST:PORT, or http://LOOPBACK:PORT;\n"
+    "                            may be given several times (default: a unix socket in the\n"
+    "                            runtime directory). ROOT/berthd.sock is always served.\n"
+    "      --token-file FILE     bearer tokens, one a line\n"
+    "      --tls-cert FILE       certificate chain in PEM, for https\n"
+    "      --tls-key FILE        its key\n"
+    "      --tls-client-ca FILE  ask https clients for a certificate of this CA\n"
+    "      --log-level LEVEL     error, warning, info (default) or debug\n"
+    "      --stdio               relay standard input and output to the service of the root,\n"
+    "                            and start that service first if there is none\n"
+    "      --version             print the version and exit\n"
+    "  -h, --help                print this and exit\n"
+    "\n"
+    "See berthd(8).\n";
+
+enum {
+    OPTION_CONFIG = 256,
+    OPTION_ROOT,
+    OPTION_LISTEN,
+    OPTION_TOKEN_FILE,
+    OPTION_TLS_CERT,
+    OPTION_TLS_KEY,
+    OPTION_TLS_CLIENT_CA,
+    OPTION_LOG_LEVEL,
+    OPTION_STDIO,
+    OPTION_VERSION,
+};
+
+static const struct option long_options[] = {
+    {"config", required_argument, NULL, OPTION_CONFIG},
+    {"root", required_argument, NULL, OPTION_ROOT},
+    {"listen", required_argument, NULL, OPTION_LISTEN},
+    {"token-file", required_argument, NULL, OPTION_TOKEN_FILE},
+    {"tls-cert", required_argument, NULL, OPTION_TLS_CERT},
+    {"tls-key", required_argument, NULL, OPTION_TLS_KEY},
+    {"tls-client-ca", required_argument, NULL, OPTION_TLS_CLIENT_CA},
+    {"log-level", required_argument, NULL, OPTION_LOG_LEVEL},
+    {"stdio", no_argument, NULL, OPTION_STDIO},
+    {"version", no_argument, NULL, OPTION_VERSION},
+    {"help", no_argument, NULL, 'h'},
+    {0},
+};
+
+static int add_listen(struct options *o, const char *url)
+{
+    if (o->flags.listen_count == CONFIG_LISTEN_MAX) {
+        (void)fprintf(stderr, "berthd: more than %d --listen\n", CONFIG_LISTEN_MAX);
+        return -EINVAL;
+    }
+    o->listen[o->flags.listen_count++] = url;
+    return 0;
+}
+
+static int take_option(struct options *o, int option, const char *argument)
+{
+    switch (option) {
+    case OPTION_CONFIG:
+        o->flags.config_file = argument;
+        return 0;
+    case OPTION_ROOT:
+        o->flags.root = argument;
+        return 0;
+    case OPTION_LISTEN:
+        return add_listen(o, argument);
+    case OPTION_TOKEN_FILE:
+        o->flags.token_file = argument;
+        return 0;
+    case OPTION_TLS_CERT:
+        o->flags.tls_cert = argument;
+        return 0;
+    case OPTION_TLS_KEY:
+        o->flags.tls_key = argument;
+        return 0;
+    case OPTION_TLS_CLIENT_CA:
+        o->flags.tls_client_ca = argument;
+        return 0;
+    case OPTION_LOG_LEVEL:
+        o->flags.log_level = argument;
+        return 0;
+    case OPTION_STDIO:
+        o->stdio = true;
+        return 0;
+    case OPTION_VERSION:
+        (void)puts("berthd " BERTH_VERSION);
+        return OPTIONS_EXIT;
+    case 'h':
+        (void)fputs(usage, stdout);
+        return OPTIONS_EXIT;
+    }
+    (void)fputs("Try 'berthd --help'.\n", stderr);
+    return -EINVAL;
+}
+
+int options_parse(int argc, char **argv, struct options *ret)
+{
+    *ret = (struct options){0};
+    ret->flags.listen = ret->listen;
+    int option;
+    while ((option = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
+        int r = take_option(ret, option, optarg);
+        if (r != 0)
+            return r;
+    }
+    if (optind < argc) {
+        (void)fprintf(stderr, "berthd: unexpected argument '%s'\nTry 'berthd --help'.\n",
+                      argv[optind]);
+        return -EINVAL;
+    }
+    return OPTIONS_RUN;
+}

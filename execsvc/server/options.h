@@ -1,0 +1,16 @@
+/* The command line of berthd. */
+#pragma once
+
+#include "config/config.h"
+
+struct options {
+    bool stdio;
+    struct service_flags flags;
+    const char *listen[CONFIG_LISTEN_MAX]; /* flags.listen points here */
+};
+
+enum { OPTIONS_RUN = 0, OPTIONS_EXIT = 1 };
+
+/* OPTIONS_RUN; OPTIONS_EXIT after --help or --version was answered on standard output; -EINVAL
+ * after the mistake was named on standard error. */
+int options_parse(int argc, char **argv, struct options *ret);

@@ -1,0 +1,68 @@
+/* The service as its parts in this folder see it. Everything here belongs to the loop's
+ * thread. */
+#pragma once
+
+#include <event2/event.h>
+#include <openssl/ssl.h>
+#include <sys/queue.h>
+
+#include "exec/exec_service.h"
+#include "server/auth.h"
+#include "server/workers.h"
+#include "store/store.h"
+
+struct connection;
+struct listener;
+
+TAILQ_HEAD(connection_list, connection);
+
+/* Connections that speak frames. Stops one credential from using up all descriptors. */
+#define SERVER_CONNECTIONS_MAX 4096
+
+/* Refusals logged per LOG_PERIOD_S: stops a flood of bad connections from filling the disk
+ * with log lines. */
+#define SERVER_LOG_BURST 20
+#define SERVER_LOG_PERIOD_S 10
+
+struct server_counters {
+    uint64_t accepted;      /* connections */
+    uint64_t upgraded;      /* of these, to frames */
+    uint64_t unauthorized;  /* answered 401 or 403 */
+    uint64_t dropped_early; /* closed for a newer one before they had upgraded */
+    uint64_t timed_out;     /* not ready, or not reading, in time */
+    uint64_t protocol_errors;
+    uint64_t accept_errors;
+};
+
+struct server {
+    struct event_base *base;
+    struct store *store;
+    struct exec_service *exec;
+    struct workers *workers;
+    struct auth *auth;        /* NULL: no token file */
+    bool client_certificates; /* a client CA is configured: https needs a certificate of it */
+    uint64_t epoch;           /* of this run */
+    uint64_t started_ns;
+    TAILQ_HEAD(, listener) listeners;
+    unsigned pending_max; /* un-upgraded connections per listener */
+    unsigned connections_max;
+    struct connection_list connections; /* upgraded ones */
+    unsigned connection_count;
+    struct connection_list ended; /* to be torn down at the next turn of the loop */
+    struct event *tear_down;
+    unsigned connections_alive; /* of all kinds */
+    uint64_t last_id;
+    bool stopping;
+    struct server_counters counters;
+    uint64_t *message_counts; /* by index in the message table */
+    unsigned log_burst;
+    uint64_t log_suppressed;
+    uint64_t log_period_start_ns;
+};
+
+/* A line about a connection that has not authenticated; see SERVER_LOG_BURST. */
+void server_log_refusal(struct server *s, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* The state of the service as one JSON object of at most max bytes. -ENOMEM. */
+int server_status(struct server *s, size_t max, char **ret);

@@ -1,0 +1,303 @@
+#include "server/service.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+
+#include "base/clock.h"
+#include "config/paths.h"
+#include "server/connection.h"
+#include "server/dispatch.h"
+#include "server/listener.h"
+
+/* Connections get this long to take what is queued for them when the service stops. */
+#define STOP_TIMEOUT_S 3
+
+/* Descriptors that connections leave to the store, to commands and to the loop. */
+#define DESCRIPTORS_RESERVED 256
+
+struct service {
+    struct server server;
+    struct tls *tls;
+    struct event *on_term, *on_int;
+    struct event *stop_deadline;
+    struct event *stop_check;
+};
+
+void server_log_refusal(struct server *s, const char *format, ...)
+{
+    uint64_t now = clock_monotonic_ns();
+    if (now - s->log_period_start_ns > SERVER_LOG_PERIOD_S * NSEC_PER_SEC) {
+        if (s->log_suppressed > 0)
+            log_warning("%llu more lines like the last were left out",
+                        (unsigned long long)s->log_suppressed);
+        s->log_period_start_ns = now;
+        s->log_burst = 0;
+        s->log_suppressed = 0;
+    }
+    if (s->log_burst >= SERVER_LOG_BURST) {
+        s->log_suppressed++;
+        return;
+    }
+    s->log_burst++;
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    log_info("%s", text);
+}
+
+int service_socket_path(const char *root, char **ret)
+{
+    char *path;
+    if (asprintf(&path, "%s/berthd.sock", root) < 0)
+        return -ENOMEM;
+    *ret = path;
+    return 0;
+}
+
+/* --- the end --------------------------------------------------------------------- */
+
+static void on_tear_down(evutil_socket_t fd, short what, void *context)
+{
+    struct server *s = context;
+    struct connection *c;
+    while ((c = TAILQ_FIRST(&s->ended)))
+        connection_free(c);
+}
+
+static void on_stop_deadline(evutil_socket_t fd, short what, void *context)
+{
+    struct service *service = context;
+    (void)event_base_loopbreak(service->server.base);
+}
+
+static void on_stop_check(evutil_socket_t fd, short what, void *context)
+{
+    struct service *service = context;
+    if (service->server.connections_alive == 0)
+        (void)event_base_loopbreak(service->server.base);
+}
+
+/* Ended ones leave their list, so the first is always another. */
+static void end_all(struct connection_list *list, const char *why)
+{
+    struct connection *c;
+    while ((c = TAILQ_FIRST(list)))
+        connection_end(c, LOG_LEVEL_DEBUG, why);
+}
+
+static void on_signal(evutil_socket_t number, short what, void *context)
+{
+    static const char why[] = "the service is stopping";
+    struct service *service = context;
+    struct server *s = &service->server;
+    log_info("stopping on signal %d", (int)number);
+    /* The default action is back with these: a second signal ends the process at once. */
+    (void)event_del(service->on_term);
+    (void)event_del(service->on_int);
+    s->stopping = true;
+    listener_stop_all(s);
+    struct listener *l;
+    for (l = listener_first(s); l; l = listener_next(l))
+        end_all(listener_pending(l), why);
+    /* First the verdicts, then the goodbyes: GOODBYE is the last message of a connection. */
+    exec_service_free(s->exec);
+    s->exec = NULL;
+    connection_goodbye_all(s, -ESHUTDOWN, why);
+    struct timeval deadline = {.tv_sec = STOP_TIMEOUT_S};
+    struct timeval check = {.tv_usec = 20000};
+    (void)event_add(service->stop_deadline, &deadline);
+    (void)event_add(service->stop_check, &check);
+}
+
+static void service_release(struct service *service)
+{
+    struct server *s = &service->server;
+    struct listener *l;
+    for (l = listener_first(s); l; l = listener_next(l))
+        end_all(listener_pending(l), "the service ends");
+    end_all(&s->connections, "the service ends");
+    exec_service_free(s->exec);
+    s->exec = NULL;
+    on_tear_down(-1, 0, s);
+    /* After the lanes were closed, before the store: workers use it until the last job. */
+    workers_free(s->workers);
+    listener_stop_all(s);
+    listener_free_all(s);
+    struct event *events[] = {service->on_term, service->on_int, service->stop_deadline,
+                              service->stop_check, s->tear_down};
+    for (size_t i = 0; i < ARRAY_SIZE(events); i++)
+        if (events[i])
+            event_free(events[i]);
+    tls_free(service->tls);
+    auth_free(s->auth);
+    store_close(s->store);
+    if (s->base)
+        event_base_free(s->base);
+    free(s->message_counts);
+}
+#define _cleanup_service_ _cleanup_(service_release)
+
+/* --- the beginning --------------------------------------------------------------- */
+
+/* Clients' connections, nodes and handles are descriptors: as many as we may have. */
+static unsigned raise_descriptor_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return 1024;
+    if (limit.rlim_cur < limit.rlim_max) {
+        rlim_t before = limit.rlim_cur;
+        limit.rlim_cur = limit.rlim_max;
+        if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+            limit.rlim_cur = before;
+    }
+    return limit.rlim_cur < UINT32_MAX ? (unsigned)limit.rlim_cur : UINT32_MAX;
+}
+
+static unsigned between(unsigned n, unsigned least, unsigned most)
+{
+    return n < least ? least : n > most ? most : n;
+}
+
+/* Half of the descriptors are for clients' files; of the other half, a half each for those who
+ * have authenticated and those who have not. */
+static void set_limits(struct server *s, unsigned descriptors, size_t listeners)
+{
+    unsigned usable = descriptors > DESCRIPTORS_RESERVED ? descriptors - DESCRIPTORS_RESERVED : 0;
+    s->connections_max = between(usable / 4, 16, SERVER_CONNECTIONS_MAX);
+    s->pending_max =
+        between(usable / 4 / (unsigned)(listeners + 1), LISTENER_PENDING_MIN, LISTENER_PENDING_MAX);
+}
+
+static bool is_https(const char *url)
+{
+    return strncmp(url, "https:", 6) == 0;
+}
+
+static bool is_http(const char *url)
+{
+    return strncmp(url, "http:", 5) == 0;
+}
+
+static int open_credentials(struct service *service, const struct service_settings *settings,
+                            struct failure *ret_failure)
+{
+    struct server *s = &service->server;
+    bool https = false;
+    for (size_t i = 0; i < settings->listen_count; i++) {
+        const char *url = settings->listen[i];
+        https = https || is_https(url);
+        if (is_http(url) && !settings->token_file)
+            return failure_set(ret_failure, -EINVAL, "%s: http needs --token-file", url);
+        if (is_https(url) && !settings->token_file && !settings->tls_client_ca)
+            return failure_set(ret_failure, -EINVAL,
+                               "%s: https needs --token-file, --tls-client-ca, or both", url);
+        if (is_https(url) && (!settings->tls_cert || !settings->tls_key))
+            return failure_set(ret_failure, -EINVAL, "%s: https needs --tls-cert and --tls-key",
+                               url);
+    }
+    int r = 0;
+    if (settings->token_file)
+        r = auth_new(settings->token_file, &s->auth, ret_failure);
+    if (r == 0 && https) {
+        s->client_certificates = settings->tls_client_ca != NULL;
+        r = tls_new(settings->tls_cert, settings->tls_key, settings->tls_client_ca, &service->tls,
+                    ret_failure);
+    }
+    return r;
+}
+
+static int open_listeners(struct service *service, const struct service_settings *settings,
+                          struct failure *ret_failure)
+{
+    struct server *s = &service->server;
+    _cleanup_free_ char *path = NULL;
+    int r = service_socket_path(store_root(s->store), &path);
+    if (r < 0)
+        return failure_set(ret_failure, r, "out of memory");
+    r = listener_open_path(s, path, ret_failure);
+    for (size_t i = 0; r == 0 && i < settings->listen_count; i++)
+        r = listener_open(s, settings->listen[i], service->tls, ret_failure);
+    if (r < 0 || settings->listen_count > 0)
+        return r;
+    _cleanup_free_ char *url = NULL;
+    r = paths_make_socket_dir(ret_failure);
+    if (r == 0)
+        r = paths_default_url(&url, ret_failure);
+    if (r == 0)
+        r = listener_open(s, url, NULL, ret_failure);
+    return r;
+}
+
+static int new_events(struct service *service)
+{
+    struct server *s = &service->server;
+    service->on_term = evsignal_new(s->base, SIGTERM, on_signal, service);
+    service->on_int = evsignal_new(s->base, SIGINT, on_signal, service);
+    service->stop_deadline = event_new(s->base, -1, 0, on_stop_deadline, service);
+    service->stop_check = event_new(s->base, -1, EV_PERSIST, on_stop_check, service);
+    s->tear_down = event_new(s->base, -1, 0, on_tear_down, s);
+    if (!service->on_term || !service->on_int || !service->stop_deadline || !service->stop_check ||
+        !s->tear_down || event_add(service->on_term, NULL) < 0 ||
+        event_add(service->on_int, NULL) < 0)
+        return -ENOMEM;
+    return 0;
+}
+
+static int new_parts(struct service *service, const struct spawn_limits *limits)
+{
+    struct server *s = &service->server;
+    s->started_ns = clock_monotonic_ns();
+    if (getrandom(&s->epoch, sizeof s->epoch, 0) != (ssize_t)sizeof s->epoch)
+        s->epoch = s->started_ns;
+    s->message_counts = calloc(wire_row_count(), sizeof *s->message_counts);
+    s->base = event_base_new();
+    if (!s->message_counts || !s->base)
+        return -ENOMEM;
+    int r = new_events(service);
+    if (r == 0)
+        r = exec_service_new(s->base, s->store, &s->exec);
+    if (r == 0) {
+        exec_service_set_limits(s->exec, limits);
+        long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+        r = workers_new(s->base, cpus > 0 && cpus < WORKERS_MAX ? 2 * (unsigned)cpus : WORKERS_MAX,
+                        &s->workers);
+    }
+    return r;
+}
+
+int service_run(const struct service_settings *settings, struct failure *ret_failure)
+{
+    _cleanup_service_ struct service service = {0};
+    struct server *s = &service.server;
+    TAILQ_INIT(&s->listeners);
+    TAILQ_INIT(&s->connections);
+    TAILQ_INIT(&s->ended);
+    (void)signal(SIGPIPE, SIG_IGN); /* a peer that closes is an error of that write alone */
+    struct spawn_limits limits;
+    spawn_limits_read(&limits);
+    set_limits(s, raise_descriptor_limit(), settings->listen_count);
+    int r = dispatch_check();
+    if (r < 0)
+        return failure_set(ret_failure, r, "this program is incomplete");
+    r = open_credentials(&service, settings, ret_failure);
+    if (r == 0)
+        r = store_open(settings->root, &s->store, ret_failure);
+    if (r < 0)
+        return r;
+    r = new_parts(&service, &limits);
+    if (r < 0)
+        return failure_set(ret_failure, r, "cannot start: %s", strerror(-r));
+    r = open_listeners(&service, settings, ret_failure);
+    if (r < 0)
+        return r;
+    if (event_base_dispatch(s->base) < 0)
+        return failure_set(ret_failure, -EIO, "the event loop failed");
+    log_info("stopped");
+    return 0;
+}

@@ -1,0 +1,106 @@
+#include <jansson.h>
+#include <stdio.h>
+#include <sys/resource.h>
+
+#include "base/clock.h"
+#include "server/server.h"
+
+static int set_number(json_t *object, const char *name, uint64_t value)
+{
+    return json_object_set_new(object, name, json_integer((json_int_t)value)) < 0 ? -ENOMEM : 0;
+}
+
+/* Resident pages of this process, in bytes; 0 when /proc is not there. */
+static uint64_t resident_now(void)
+{
+    unsigned long long size = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (!f)
+        return 0;
+    if (fscanf(f, "%llu %llu", &size, &resident) != 2)
+        resident = 0;
+    (void)fclose(f);
+    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static int add_connections(const struct server *s, json_t *object)
+{
+    const struct server_counters *n = &s->counters;
+    const struct {
+        const char *name;
+        uint64_t value;
+    } numbers[] = {
+        {"open", s->connection_count},       {"alive", s->connections_alive},
+        {"accepted", n->accepted},           {"upgraded", n->upgraded},
+        {"unauthorized", n->unauthorized},   {"dropped_early", n->dropped_early},
+        {"timed_out", n->timed_out},         {"protocol_errors", n->protocol_errors},
+        {"accept_errors", n->accept_errors},
+    };
+    json_t *connections = json_object();
+    if (json_object_set_new(object, "connections", connections) < 0)
+        return -ENOMEM;
+    for (size_t i = 0; i < ARRAY_SIZE(numbers); i++)
+        if (set_number(connections, numbers[i].name, numbers[i].value) < 0)
+            return -ENOMEM;
+    return 0;
+}
+
+static int add_messages(const struct server *s, json_t *object)
+{
+    json_t *messages = json_object();
+    if (json_object_set_new(object, "messages", messages) < 0)
+        return -ENOMEM;
+    for (size_t i = 0; i < wire_row_count(); i++)
+        if (s->message_counts[i] > 0 &&
+            set_number(messages, wire_row_at(i)->name, s->message_counts[i]) < 0)
+            return -ENOMEM;
+    return 0;
+}
+
+static int add_process(const struct server *s, json_t *object)
+{
+    struct rusage usage = {0};
+    (void)getrusage(RUSAGE_SELF, &usage);
+    if (json_object_set_new(object, "version", json_string(BERTH_VERSION)) < 0)
+        return -ENOMEM;
+    uint64_t uptime = (clock_monotonic_ns() - s->started_ns) / NSEC_PER_SEC;
+    if (set_number(object, "pid", (uint64_t)getpid()) < 0 ||
+        set_number(object, "uptime_seconds", uptime) < 0 ||
+        set_number(object, "resident_bytes", resident_now()) < 0 ||
+        set_number(object, "resident_bytes_max", (uint64_t)usage.ru_maxrss * 1024) < 0 ||
+        set_number(object, "workers", workers_count(s->workers)) < 0)
+        return -ENOMEM;
+    /* A root that is not UTF-8 cannot be a JSON string, and is left out. */
+    json_t *root = json_string(store_root(s->store));
+    if (root && json_object_set_new(object, "root", root) < 0)
+        return -ENOMEM;
+    return 0;
+}
+
+int server_status(struct server *s, size_t max, char **ret)
+{
+    json_t *object = json_object();
+    if (!object)
+        return -ENOMEM;
+    int r = add_process(s, object);
+    if (r == 0)
+        r = add_connections(s, object);
+    if (r == 0)
+        r = add_messages(s, object);
+    if (r == 0)
+        r = store_status(s->store, object);
+    if (r == 0)
+        r = exec_service_status(s->exec, object);
+    char *text = r == 0 ? json_dumps(object, JSON_COMPACT) : NULL;
+    json_decref(object);
+    if (r < 0)
+        return r;
+    if (!text)
+        return -ENOMEM;
+    if (strlen(text) > max) {
+        free(text);
+        return -EMSGSIZE;
+    }
+    *ret = text;
+    return 0;
+}

@@ -1,0 +1,122 @@
+#include "server/tls.h"
+
+#include <errno.h>
+#include <openssl/err.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct tls {
+    SSL_CTX *context;
+};
+
+const char *tls_error_text(char *out, size_t size)
+{
+    unsigned long error = ERR_get_error();
+    ERR_clear_error();
+    if (error == 0)
+        return NULL;
+    const char *reason = ERR_reason_error_string(error);
+    if (reason)
+        (void)snprintf(out, size, "%s", reason);
+    else
+        ERR_error_string_n(error, out, size);
+    return out;
+}
+
+static int tls_failure(struct failure *ret_failure, const char *what, const char *file)
+{
+    char reason[160];
+    const char *text = tls_error_text(reason, sizeof reason);
+    /* OpenSSL hides errno behind its own reasons: ask again for the usual ones. */
+    if (access(file, R_OK) < 0)
+        return failure_set(ret_failure, -errno, "cannot read the %s %s: %s", what, file,
+                           strerror(errno));
+    return failure_set(ret_failure, -EINVAL, "%s is not a usable %s in PEM form: %s", file, what,
+                       text ? text : "unknown reason");
+}
+
+/* libcurl offers h2 as well; there is only one protocol here, and clients without ALPN are
+ * as welcome. */
+static int select_protocol(SSL *ssl, const unsigned char **out, unsigned char *outlen,
+                           const unsigned char *in, unsigned inlen, void *context)
+{
+    static const unsigned char ours[] = "\x08http/1.1";
+    unsigned char *selected;
+    if (SSL_select_next_proto(&selected, outlen, ours, sizeof ours - 1, in, inlen) !=
+        OPENSSL_NPN_NEGOTIATED)
+        return SSL_TLSEXT_ERR_NOACK;
+    *out = selected;
+    return SSL_TLSEXT_ERR_OK;
+}
+
+static int set_client_ca(SSL_CTX *context, const char *client_ca, struct failure *ret_failure)
+{
+    if (SSL_CTX_load_verify_file(context, client_ca) != 1)
+        return tls_failure(ret_failure, "client CA", client_ca);
+    STACK_OF(X509_NAME) *names = SSL_load_client_CA_file(client_ca);
+    if (!names)
+        return tls_failure(ret_failure, "client CA", client_ca);
+    SSL_CTX_set_client_CA_list(context, names);
+    SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
+    return 0;
+}
+
+int tls_new(const char *cert_file, const char *key_file, const char *client_ca, struct tls **ret,
+            struct failure *ret_failure)
+{
+    struct tls *t = calloc(1, sizeof *t);
+    if (!t)
+        return failure_set(ret_failure, -ENOMEM, "out of memory");
+    t->context = SSL_CTX_new(TLS_server_method());
+    if (!t->context) {
+        free(t);
+        return failure_set(ret_failure, -ENOMEM, "OpenSSL cannot make a TLS context");
+    }
+    int r = 0;
+    (void)SSL_CTX_set_min_proto_version(t->context, TLS1_3_VERSION);
+    (void)SSL_CTX_set_max_proto_version(t->context, TLS1_3_VERSION);
+    /* No tickets: connections are long, and a resumed one would skip the certificate. */
+    (void)SSL_CTX_set_num_tickets(t->context, 0);
+    (void)SSL_CTX_set_session_cache_mode(t->context, SSL_SESS_CACHE_OFF);
+    (void)SSL_CTX_set_options(t->context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION);
+    /* An idle connection keeps no record buffers (34 KiB). */
+    (void)SSL_CTX_set_mode(t->context, SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_alpn_select_cb(t->context, select_protocol, NULL);
+    if (SSL_CTX_use_certificate_chain_file(t->context, cert_file) != 1)
+        r = tls_failure(ret_failure, "certificate", cert_file);
+    else if (SSL_CTX_use_PrivateKey_file(t->context, key_file, SSL_FILETYPE_PEM) != 1)
+        r = tls_failure(ret_failure, "key", key_file);
+    else if (SSL_CTX_check_private_key(t->context) != 1)
+        r = failure_set(ret_failure, -EINVAL, "the key %s does not belong to the certificate %s",
+                        key_file, cert_file);
+    else if (client_ca)
+        r = set_client_ca(t->context, client_ca, ret_failure);
+    if (r < 0) {
+        tls_free(t);
+        return r;
+    }
+    *ret = t;
+    return 0;
+}
+
+void tls_free(struct tls *t)
+{
+    if (!t)
+        return;
+    SSL_CTX_free(t->context);
+    free(t);
+}
+
+SSL *tls_accept(struct tls *t)
+{
+    SSL *ssl = SSL_new(t->context);
+    if (ssl)
+        SSL_set_accept_state(ssl);
+    return ssl;
+}
+
+bool tls_peer_verified(const SSL *ssl)
+{
+    return SSL_get0_peer_certificate(ssl) && SSL_get_verify_result(ssl) == X509_V_OK;
+}

@@ -1,0 +1,89 @@
+#include "server/upgrade.h"
+
+#include "base/log.h"
+
+#define AUTHENTICATE "WWW-Authenticate: Bearer realm=\"berth\"\r\n"
+#define UPGRADE_FIELD "Upgrade: berth/1\r\n"
+
+static int refuse(struct buffer *ret_text, struct failure *ret_refusal, int status,
+                  const char *detail, const char *fields)
+{
+    (void)failure_set(ret_refusal, -EACCES, "answered %d: %s", status, detail);
+    return http_answer_problem(ret_text, status, detail, fields);
+}
+
+/* 0: may pass; 1: answered; -ENOMEM. */
+static int authenticate(struct server *s, const struct upgrade_caller *caller,
+                        const struct http_request *request, struct buffer *ret_text,
+                        struct failure *ret_refusal)
+{
+    char detail[160];
+    int r;
+    if (caller->local) {
+        if (caller->credentials)
+            return 0;
+        s->counters.unauthorized++;
+        (void)snprintf(detail, sizeof detail, "user %u may not use the service of user %u",
+                       (unsigned)caller->uid, (unsigned)geteuid());
+        r = refuse(ret_text, ret_refusal, 403, detail, "");
+        return r < 0 ? r : 1;
+    }
+    const char *why = NULL;
+    const char *fields = "";
+    if (s->client_certificates && !caller->certificate)
+        why = "a client certificate of this service's client CA is needed";
+    if (s->auth && !auth_check(s->auth, request->authorization)) {
+        why = request->authorization.len > 0 ? "the bearer token is not one of this service"
+                                             : "a bearer token is needed";
+        fields = AUTHENTICATE;
+    }
+    if (!why)
+        return 0;
+    s->counters.unauthorized++;
+    /* RFC 9110 wants a challenge in every 401; a certificate has none to give. */
+    r = refuse(ret_text, ret_refusal, *fields ? 401 : 403, why, fields);
+    return r < 0 ? r : 1;
+}
+
+static int answer_stream(struct server *s, const struct upgrade_caller *caller,
+                         const struct http_request *request, struct buffer *ret_text,
+                         struct failure *ret_refusal)
+{
+    if (strcmp(request->method, "GET") != 0)
+        return refuse(ret_text, ret_refusal, 405, "only GET is answered here", "Allow: GET\r\n");
+    int r = authenticate(s, caller, request, ret_text, ret_refusal);
+    if (r != 0)
+        return r < 0 ? r : UPGRADE_ANSWERED;
+    if (!request->http_1_1 || request->body)
+        return refuse(ret_text, ret_refusal, 400, "an HTTP/1.1 request without a body is needed",
+                      "");
+    if (!request->upgrade_berth)
+        return refuse(ret_text, ret_refusal, 426,
+                      request->upgrade ? "this service speaks berth/1 and no other protocol"
+                                       : "this is a stream: ask for Upgrade: berth/1",
+                      UPGRADE_FIELD);
+    if (s->stopping || s->connection_count >= s->connections_max)
+        return refuse(ret_text, ret_refusal, 503,
+                      s->stopping ? "the service is stopping" : "too many connections",
+                      "Retry-After: 5\r\n");
+    return UPGRADE_ACCEPTED;
+}
+
+int upgrade_answer(struct server *s, const struct upgrade_caller *caller,
+                   const struct http_request *request, struct buffer *ret_text,
+                   struct failure *ret_refusal)
+{
+    if (strcmp(request->path, "/v1/stream") == 0)
+        return answer_stream(s, caller, request, ret_text, ret_refusal);
+    if (strcmp(request->path, "/healthz") == 0) {
+        bool head = strcmp(request->method, "HEAD") == 0;
+        if (!head && strcmp(request->method, "GET") != 0)
+            return refuse(ret_text, ret_refusal, 405, "only GET and HEAD are answered here",
+                          "Allow: GET, HEAD\r\n");
+        return http_answer_text(ret_text, "ok\n", head);
+    }
+    char path[128], detail[192];
+    (void)log_escape(request->path, strlen(request->path), path, sizeof path);
+    (void)snprintf(detail, sizeof detail, "there is nothing at %s", path);
+    return refuse(ret_text, ret_refusal, 404, detail, "");
+}
