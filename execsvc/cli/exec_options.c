@@ -99,7 +99,8 @@ static int check(const struct exec_options *o, struct failure *ret_failure)
     return 0;
 }
 
-int exec_options_parse(int argc, char **argv, struct exec_options *ret, struct failure *ret_failure)
+int exec_options_parse(const struct cli *cli, int argc, char **argv, struct exec_options *ret,
+                       struct failure *ret_failure)
 {
     /* No more variables than arguments. */
     struct exec_options o = {.environment = calloc((size_t)argc + 1, sizeof *o.environment),
