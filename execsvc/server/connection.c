@@ -213,7 +213,7 @@ void connection_discharge(struct connection *c, size_t cost)
 
 void connection_flush(struct connection *c)
 {
-    if (!speaks_frames(c) && c->state != CONNECTION_CLOSING)
+    if (!c->session || c->state >= CONNECTION_LINGER)
         return;
     struct bytes out = session_output(c->session);
     if (out.len == 0)

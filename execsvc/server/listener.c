@@ -229,7 +229,8 @@ static int listener_start(struct listener *l, struct failure *ret_failure)
     l->resume = event_new(s->base, -1, 0, on_resume, l);
     if (!l->url || !l->accept || !l->resume || event_add(l->accept, NULL) < 0)
         return failure_set(ret_failure, -ENOMEM, "out of memory");
-    TAILQ_INSERT_TAIL(&s->listeners, take_ptr(owned), link);
+    owned = NULL;
+    TAILQ_INSERT_TAIL(&s->listeners, l, link);
     log_info("listening on %s", l->url);
     return 0;
 }
