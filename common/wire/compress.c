@@ -193,9 +193,14 @@ int decompressor_bulk(struct decompressor **d, struct bytes in, size_t limit, st
     unsigned long long size = ZSTD_getFrameContentSize(in.data, in.len);
     if (size == 0 || size > limit)
         return -EBADMSG;
-    r = buffer_reserve(out, (size_t)size);
-    if (r < 0)
-        return -ENOMEM;
+    /* buffer_reserve would double an odd size; the frame lives as long as its request. */
+    if (out->allocated - out->len < size) {
+        uint8_t *grown = realloc(out->data, out->len + (size_t)size);
+        if (!grown)
+            return -ENOMEM;
+        out->data = grown;
+        out->allocated = out->len + (size_t)size;
+    }
     size_t n = ZSTD_decompressDCtx((*d)->bulk, out->data + out->len, (size_t)size, in.data, in.len);
     if (ZSTD_isError(n))
         return error_of(n);
