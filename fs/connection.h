@@ -1,0 +1,15 @@
+/* Keeping the driver connected. When the connection is lost, a thread of its own connects
+ * again (client_connect blocks), waiting longer after each failure, and hands the new client
+ * to the loop. */
+#pragma once
+
+#include "driver.h"
+
+/* Takes the connected client and attaches it to d's loop. -ENOMEM and others; the client is
+ * then freed. */
+int connection_start(struct driver *d, struct client *client, struct failure *ret_failure);
+
+/* Closes the connection, failing what is in flight, and stops connecting again. A thread that
+ * just then waits for the network is left behind: *ret_left_behind, the process must then end
+ * without freeing what it may use (d->settings). */
+void connection_stop(struct driver *d, bool *ret_left_behind);

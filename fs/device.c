@@ -1,0 +1,196 @@
+#include "device.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/uio.h>
+
+#include <linux/fuse.h>
+
+#include "base/log.h"
+#include "ops.h"
+
+/* Requests taken in one turn of the loop: a flood of them must not keep the answers of the
+ * service waiting, which is what would end it. */
+#define REQUESTS_PER_TURN 64
+
+/* How many requests the kernel sends without anybody waiting for them (readahead,
+ * write-back of mmap); its default of 12 would serialise readahead over a slow network. */
+#define MAX_BACKGROUND 256
+
+struct device {
+    struct driver *driver;
+    struct fuse_session *session;
+    struct event *event;
+    struct fuse_buf buffer;
+    uint64_t init_unique;
+    uint32_t init_offered;
+    bool init_answered;
+};
+
+/* What the kernel is told although libfuse (3.14) does not tell it. Only flags that it offers
+ * are sent, and where libfuse sends them already this changes nothing.
+ *
+ * Without PARALLEL_DIROPS the kernel holds a directory locked during each LOOKUP and READDIR
+ * in it, so that they go over the network one after the other. */
+#define WANTED_FLAGS FUSE_PARALLEL_DIROPS
+
+static ssize_t device_read(int fd, void *buffer, size_t len, void *userdata)
+{
+    struct device *dev = ((struct driver *)userdata)->device;
+    ssize_t n = read(fd, buffer, len);
+    if (n >= (ssize_t)(sizeof(struct fuse_in_header) + offsetof(struct fuse_init_in, flags2))) {
+        const struct fuse_in_header *in = buffer;
+        if (in->opcode == FUSE_INIT) {
+            const struct fuse_init_in *init = (const void *)(in + 1);
+            dev->init_unique = in->unique;
+            dev->init_offered = init->flags;
+        }
+    }
+    return n;
+}
+
+static ssize_t device_write(int fd, struct iovec *iov, int count, void *userdata)
+{
+    struct device *dev = ((struct driver *)userdata)->device;
+    const struct fuse_out_header *out = iov[0].iov_base;
+    if (dev->init_unique && !dev->init_answered && out->unique == dev->init_unique) {
+        if (count >= 2 && out->error == 0 &&
+            iov[1].iov_len >= offsetof(struct fuse_init_out, max_background)) {
+            struct fuse_init_out *init = iov[1].iov_base;
+            init->flags |= dev->init_offered & WANTED_FLAGS;
+        }
+        dev->init_answered = true;
+    }
+    return writev(fd, iov, count);
+}
+
+static void op_init(void *userdata, struct fuse_conn_info *conn)
+{
+    conn->max_background = MAX_BACKGROUND;
+    conn->congestion_threshold = MAX_BACKGROUND * 3 / 4;
+    conn->max_write = WIRE_DATA_MAX;
+    const unsigned int want = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS |
+                              FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_READDIRPLUS |
+                              FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_ASYNC_DIO |
+                              FUSE_CAP_ATOMIC_O_TRUNC;
+    /* Not among them: WRITEBACK_CACHE assumes that nobody else changes the files.
+     * HANDLE_KILLPRIV would leave clearing set-uid bits to the service on every write, chown
+     * and truncate; the kernel does it by SETATTR. Splicing needs pipes that the hooks above
+     * do not have. */
+    conn->want = conn->capable & want;
+}
+
+const struct fuse_lowlevel_ops operations = {
+    .init = op_init,
+    .lookup = op_lookup,
+    .forget = op_forget,
+    .forget_multi = op_forget_multi,
+    .getattr = op_getattr,
+    .setattr = op_setattr,
+    .readlink = op_readlink,
+    .mknod = op_mknod,
+    .mkdir = op_mkdir,
+    .unlink = op_unlink,
+    .rmdir = op_rmdir,
+    .symlink = op_symlink,
+    .rename = op_rename,
+    .link = op_link,
+    .open = op_open,
+    .read = op_read,
+    .write = op_write,
+    .flush = op_flush,
+    .release = op_release,
+    .fsync = op_fsync,
+    .opendir = op_opendir,
+    .readdir = op_readdir,
+    .readdirplus = op_readdirplus,
+    .releasedir = op_release,
+    .fsyncdir = op_fsync,
+    .statfs = op_statfs,
+    .setxattr = op_setxattr,
+    .getxattr = op_getxattr,
+    .listxattr = op_listxattr,
+    .removexattr = op_removexattr,
+    .create = op_create,
+    .fallocate = op_fallocate,
+    .lseek = op_lseek,
+    .copy_file_range = op_copy_file_range,
+    /* Locks are the kernel's own: they hold among the programs of this machine. */
+};
+
+static void device_readable(evutil_socket_t fd, short what, void *context)
+{
+    struct device *dev = context;
+    struct driver *d = dev->driver;
+    for (int i = 0; i < REQUESTS_PER_TURN; i++) {
+        int r = fuse_session_receive_buf(dev->session, &dev->buffer);
+        if (r == -EINTR)
+            continue;
+        if (r == -EAGAIN)
+            return;
+        if (r <= 0) {
+            /* 0: unmounted, or the connection was aborted. */
+            if (r < 0)
+                log_error("reading from the kernel: %s", strerror(-r));
+            (void)event_del(dev->event);
+            driver_end(d, r);
+            return;
+        }
+        bool before = dev->init_answered;
+        fuse_session_process_buf(dev->session, &dev->buffer);
+        if (!before && dev->init_answered && d->ready)
+            d->ready(d->ready_context);
+    }
+}
+
+static void log_libfuse(enum fuse_log_level level, const char *format, va_list args)
+{
+    char text[512];
+    (void)vsnprintf(text, sizeof text, format, args);
+    text[strcspn(text, "\n")] = '\0';
+    if (level <= FUSE_LOG_ERR)
+        log_error("libfuse: %s", text);
+    else
+        log_debug("libfuse: %s", text);
+}
+
+int device_start(struct driver *d, int fd, struct failure *ret_failure)
+{
+    _cleanup_close_ int owned = fd;
+    struct device *dev = calloc(1, sizeof *dev);
+    if (!dev)
+        return failure_set(ret_failure, -ENOMEM, "out of memory");
+    dev->driver = d;
+    d->device = dev;
+    fuse_set_log_func(log_libfuse);
+    char name[] = "berthfs";
+    char *argv[] = {name, NULL};
+    struct fuse_args args = FUSE_ARGS_INIT(1, argv);
+    dev->session = fuse_session_new(&args, &operations, sizeof operations, d);
+    fuse_opt_free_args(&args);
+    if (!dev->session)
+        return failure_set(ret_failure, -ENOMEM, "libfuse cannot make a session");
+    const struct fuse_custom_io io = {.writev = device_write, .read = device_read};
+    if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0)
+        return failure_set(ret_failure, -errno, "/dev/fuse: %s", strerror(errno));
+    int r = fuse_session_custom_io(dev->session, &io, fd);
+    if (r != 0)
+        return failure_set(ret_failure, r < 0 ? r : -EIO, "libfuse cannot use /dev/fuse");
+    (void)take_fd(&owned); /* the session closes it */
+    dev->event = event_new(d->base, fd, EV_READ | EV_PERSIST, device_readable, dev);
+    if (!dev->event || event_add(dev->event, NULL) < 0)
+        return failure_set(ret_failure, -ENOMEM, "cannot watch /dev/fuse");
+    return 0;
+}
+
+void device_free(struct device *dev)
+{
+    if (!dev)
+        return;
+    if (dev->event)
+        event_free(dev->event);
+    if (dev->session)
+        fuse_session_destroy(dev->session);
+    free(dev->buffer.mem);
+    free(dev);
+}

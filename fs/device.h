@@ -1,0 +1,9 @@
+/* The kernel's FUSE device on the driver's event loop. */
+#pragma once
+
+#include "driver.h"
+
+/* Takes the descriptor of a fresh mount (closed with the device, also on failure) and serves it on
+ * d's loop. d->ready is called once the kernel and the driver have agreed on the protocol. */
+int device_start(struct driver *d, int fd, struct failure *ret_failure);
+void device_free(struct device *dev);

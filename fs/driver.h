@@ -1,0 +1,89 @@
+/* The driver: one thread, one event loop, which owns the kernel's device, the connection to
+ * the service, and everything they lead to. No function of the driver blocks; other threads
+ * exist only to connect (connection.c) and to unmount (stop.c), and touch nothing here. */
+#pragma once
+
+#include <event2/event.h>
+
+#include "client/client.h"
+#include "config/config.h"
+#include "handle.h"
+#include "inode.h"
+#include "options.h"
+
+struct connection;
+struct device;
+struct request;
+struct stop;
+struct supervisor;
+
+#define DRIVER_AGENT "berthfs " BERTH_VERSION
+#define DRIVER_TYPES 0x0300 /* message numbers the driver counts */
+
+struct request_queue {
+    struct request *first;
+    struct request **last;
+};
+
+struct driver {
+    struct event_base *base;
+    const struct options *options;
+    const struct client_settings *settings;
+    const char *mountpoint; /* absolute */
+    uid_t uid;              /* who mounts, and how files are shown */
+    gid_t gid;
+
+    struct inode_table inodes;
+    struct handle_table handles;
+    struct table workspaces; /* inode ID -> struct workspace_ids of roots we know */
+    struct event *notices;
+
+    struct connection *connection;
+    struct client *client; /* NULL while there is no connection */
+    struct request_queue waiting;
+    struct event *waiting_timer;
+    struct table inode_repairs;  /* inode ID -> struct repair under way */
+    struct table handle_repairs; /* handle ID -> struct repair under way */
+
+    struct device *device;
+    struct stop *stop;
+    struct supervisor *supervisor;
+
+    struct wire_attr root_attr;     /* of a workspace that is the mount's root, as last seen */
+    struct wire_statfs_reply space; /* as last seen */
+    uint64_t space_ns;              /* when; 0: never */
+    bool space_asked;
+    time_t mounted_at;
+
+    struct {
+        uint64_t requests[DRIVER_TYPES]; /* sent, by message number */
+        uint64_t reconnects;
+        uint64_t round_trips; /* of earlier connections */
+        uint64_t blocking;
+    } stats;
+
+    void (*ready)(void *context); /* the kernel may use the mount */
+    void *ready_context;
+    int result; /* of the driver, when the loop has ended */
+};
+
+/* A workspace root's full thread ID. */
+struct workspace_ids {
+    size_t len;
+    uint8_t thread_id[];
+};
+
+/* Sets up everything but device and connection. -ENOMEM, -EIO (no event base). */
+int driver_init(struct driver *d, struct failure *ret_failure);
+void driver_release(struct driver *d);
+
+/* Sends the FORGET and RELEASE notices that are due, with those that become due in this turn
+ * of the loop. */
+void driver_notices_pending(struct driver *d);
+
+/* Remembers the thread ID of a workspace root. -ENOMEM. */
+int driver_note_workspace(struct driver *d, struct inode *inode, struct bytes thread_id);
+const struct workspace_ids *driver_workspace(const struct driver *d, const struct inode *inode);
+
+/* Ends the loop; result is the driver's. */
+void driver_end(struct driver *d, int result);

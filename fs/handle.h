@@ -1,0 +1,53 @@
+/* Open files and directories. A handle has a number of ours (fi->fh) and the server's, which
+ * belongs to one connection; after another connection it is opened again. */
+#pragma once
+
+#include "base/table.h"
+#include "inode.h"
+#include "listing.h"
+
+struct handle {
+    uint64_t id;
+    uint64_t wire;
+    struct inode *inode; /* pinned */
+    struct handle *next; /* of the same inode */
+    uint32_t connection;
+    uint32_t flags;                       /* WIRE_OPEN_…, for opening it again */
+    uint32_t pins;                        /* requests in flight, and 1 until it is released */
+    struct listing *listing;              /* directories: entries read ahead, or NULL */
+    struct workspace_listing *workspaces; /* the mount's root, or NULL */
+};
+
+struct handle_table {
+    struct table by_id;
+    struct inode_table *inodes;
+    uint64_t last_id;
+    struct buffer releases; /* u64 wire handles of this connection that nothing uses any more */
+};
+
+/* A handle with one pin, which handle_release takes. -ENOMEM. */
+int handle_new(struct handle_table *t, struct inode *inode, uint64_t wire, uint32_t connection,
+               uint32_t flags, struct handle **ret);
+
+/* NULL when there is no such handle. */
+struct handle *handle_get(struct handle_table *t, uint64_t id);
+
+static inline struct handle *handle_pin(struct handle *h)
+{
+    h->pins++;
+    return h;
+}
+
+/* NULL is fine. May free h, and its inode; its wire handle is then due for release. */
+void handle_unpin(struct handle_table *t, struct handle *h);
+
+/* The kernel has done with the handle: it is not found any more, and freed with its last pin. */
+void handle_release(struct handle_table *t, struct handle *h);
+
+/* A handle of the inode with all these WIRE_OPEN_… flags and none of the others, on this
+ * connection; or NULL. */
+struct handle *handle_of(const struct inode *inode, uint32_t connection, uint32_t with,
+                         uint32_t without);
+
+/* Frees all handles, whatever pins there are. */
+void handle_table_release(struct handle_table *t);

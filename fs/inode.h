@@ -1,0 +1,121 @@
+/* What the kernel knows: every file it has looked up and not yet forgotten.
+ *
+ * An inode has a node ID of ours (64 bits, counted up, never used twice, never a pointer) that
+ * the kernel speaks of, and the server's identity (ino, generation, type) by which it is found
+ * again. Three lifetimes meet here:
+ *   nlookup    references of the kernel, counted exactly: one for each entry answered
+ *   wire_refs  references on the server's node, one for each ENTRY received; they belong to
+ *              one connection and are given back in FORGET notices
+ *   pins       references of ours: requests in flight, handles, children that name this
+ *              inode as their parent
+ * It is freed when nlookup and pins are both 0.
+ *
+ * (parent, name) is a hint: where the file was last seen. It finds the file again after a lost
+ * connection, and identity is always checked then. Hints never form a cycle. */
+#pragma once
+
+#include <sys/types.h>
+
+#include "base/buffer.h"
+#include "wire/wire.h"
+
+struct handle;
+
+enum inode_flags {
+    INODE_WORKSPACE = 1, /* root of a workspace: found again by WORKSPACE_OPEN */
+    INODE_LOCAL = 2,     /* the mount's root when it lists workspaces: no node at the server */
+};
+
+enum inode_index { INODE_BY_ID, INODE_BY_IDENTITY, INODE_BY_NAME, INODE_INDEX_COUNT };
+
+struct inode {
+    uint64_t id; /* FUSE node ID */
+    uint64_t ino;
+    uint64_t generation;
+    uint64_t node; /* the server's, within `connection` */
+    uint64_t nlookup;
+    uint64_t stamp; /* inode_table.stamp at our own last change of it */
+    struct inode *parent;
+    char *name;
+    struct handle *handles; /* open ones */
+    struct inode *next[INODE_INDEX_COUNT];
+    uint32_t connection; /* 0: node is not known */
+    uint32_t wire_refs;
+    uint32_t pins;
+    uint16_t type; /* S_IFMT part of the mode */
+    uint8_t flags;
+    uint8_t name_len;
+};
+
+struct inode_chains {
+    struct inode **heads;
+    size_t capacity; /* a power of two */
+};
+
+struct inode_table {
+    struct inode_chains chains[INODE_INDEX_COUNT];
+    struct inode *root;
+    size_t count;
+    uint64_t seed; /* against inode numbers chosen to make long chains */
+    uint64_t last_id;
+    uint64_t stamp;
+    uint32_t connection;   /* the current one */
+    struct buffer forgets; /* pairs to give back, as in the FORGET message */
+};
+
+/* Makes the table with its root, which has FUSE_ROOT_ID and stays for ever. -ENOMEM. */
+int inode_table_init(struct inode_table *t, uint8_t root_flags);
+void inode_table_release(struct inode_table *t);
+
+/* NULL when the kernel names an inode it was never given. */
+struct inode *inode_get(struct inode_table *t, uint64_t id);
+
+/* The inode last seen as parent/name, or NULL. */
+struct inode *inode_named(struct inode_table *t, const struct inode *parent, struct bytes name);
+
+/* Takes an ENTRY of the current connection: finds or makes its inode, takes over the wire
+ * reference, and notes where it was seen. Neither nlookup nor pins rise: a new inode lives
+ * only once the caller raises one of them (or calls inode_drop). On failure (-ENOMEM) the
+ * wire reference is given back. */
+int inode_enter(struct inode_table *t, uint64_t node, const struct wire_attr *attr, uint8_t flags,
+                struct inode *parent, struct bytes name, struct inode **ret);
+
+/* True when attr is of this very file. */
+bool inode_is(const struct inode *i, const struct wire_attr *attr);
+
+/* Sets the server's node after it was found again; takes over one wire reference. */
+void inode_adopt(struct inode_table *t, struct inode *i, uint64_t node);
+
+/* Forgets, or changes, where the inode was seen. -ENOMEM: the hint is then gone. */
+void inode_unname(struct inode_table *t, struct inode *i);
+int inode_rename(struct inode_table *t, struct inode *i, struct inode *parent, struct bytes name);
+
+static inline struct inode *inode_pin(struct inode *i)
+{
+    i->pins++;
+    return i;
+}
+
+/* NULL is fine. May free i. */
+void inode_unpin(struct inode_table *t, struct inode *i);
+
+static inline void inode_looked_up(struct inode *i)
+{
+    i->nlookup++;
+}
+
+/* The kernel gives back n references. May free i. */
+void inode_forget(struct inode_table *t, struct inode *i, uint64_t n);
+
+/* Frees i if nothing refers to it. */
+void inode_drop(struct inode_table *t, struct inode *i);
+
+/* Gives references on a node of the current connection back to the server. If memory is short
+ * they stay with the server until the connection ends. */
+void inode_give_back(struct inode_table *t, uint64_t node, uint64_t count);
+
+/* Notes a change of ours, so that attributes asked for before it are not shown after it. */
+static inline void inode_changed(struct inode_table *t, struct inode *i)
+{
+    i->stamp = ++t->stamp;
+}

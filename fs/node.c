@@ -1,0 +1,373 @@
+#include "ops.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include "repair.h"
+
+static void entry_done(struct request *r, int error, const struct wire_message *reply)
+{
+    struct driver *d = r->driver;
+    if (error < 0) {
+        request_fail(r, error);
+        return;
+    }
+    /* LINK makes its entry in the target directory, all others in `inode`. */
+    struct inode *parent = r->target ? r->target : r->inode, *i;
+    error = inode_enter(&d->inodes, reply->entry.node, &reply->entry.attr, 0, parent,
+                        request_name(r), &i);
+    if (error < 0) {
+        request_fail(r, error);
+        return;
+    }
+    request_reply_entry(r, i, &reply->entry.attr);
+}
+
+void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+    if (root_is_local(fuse_req_userdata(req), parent)) {
+        root_lookup(req, name);
+        return;
+    }
+    struct request *r = request_start(req, WIRE_LOOKUP, name, NULL);
+    if (!r || !request_set_inode(r, parent))
+        return;
+    r->message.lookup.name = request_name(r);
+    request_send(r, entry_done);
+}
+
+void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup)
+{
+    struct driver *d = fuse_req_userdata(req);
+    struct inode *i = inode_get(&d->inodes, ino);
+    if (i)
+        inode_forget(&d->inodes, i, nlookup);
+    fuse_reply_none(req);
+    driver_notices_pending(d);
+}
+
+void op_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forgets)
+{
+    struct driver *d = fuse_req_userdata(req);
+    for (size_t n = 0; n < count; n++) {
+        struct inode *i = inode_get(&d->inodes, forgets[n].ino);
+        if (i)
+            inode_forget(&d->inodes, i, forgets[n].nlookup);
+    }
+    fuse_reply_none(req);
+    driver_notices_pending(d);
+}
+
+/* An unlinked file is reached only through a handle, and any one will do. */
+static void use_open_handle(struct request *r, uint32_t with)
+{
+    struct handle *h = handle_of(r->inode, r->driver->inodes.connection, with, 0);
+    if (h)
+        r->handle = handle_pin(h);
+}
+
+static void getattr_done(struct request *r, int error, const struct wire_message *reply)
+{
+    struct driver *d = r->driver;
+    if (error == -EIO && !d->client && r->inode == d->inodes.root) {
+        /* The root stays visible, so that it can be left, looked at and unmounted. */
+        struct stat st;
+        request_stat(d, &d->root_attr, &st);
+        (void)fuse_reply_attr(r->fuse, &st, 0);
+        request_free(r);
+    } else if (error < 0) {
+        request_fail(r, error);
+    } else {
+        request_reply_attr(r, r->inode, &reply->attrs.attr);
+    }
+}
+
+void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    struct driver *d = fuse_req_userdata(req);
+    if (root_is_local(d, ino)) {
+        root_getattr(req);
+        return;
+    }
+    struct request *r = request_start(req, WIRE_GETATTR, NULL, NULL);
+    if (!r || !request_set_inode(r, ino))
+        return;
+    if (r->inode == d->inodes.root && !d->client) {
+        getattr_done(r, -EIO, NULL);
+        return;
+    }
+    if (fi) {
+        if (!request_set_handle(r, fi))
+            return;
+    } else {
+        use_open_handle(r, 0);
+    }
+    request_send(r, getattr_done);
+}
+
+static void setattr_done(struct request *r, int error, const struct wire_message *reply)
+{
+    if (error < 0) {
+        request_fail(r, error);
+        return;
+    }
+    inode_changed(&r->driver->inodes, r->inode);
+    request_reply_attr(r, r->inode, &reply->attrs.attr);
+}
+
+static struct wire_time wire_time_of(const struct timespec *t)
+{
+    return (struct wire_time){.sec = t->tv_sec, .nsec = (uint32_t)t->tv_nsec};
+}
+
+/* With owner=map every file is the mounting user's, and can be given to nobody else. */
+static int map_owner(const struct driver *d, const struct stat *attr, int *to_set)
+{
+    if (d->options->owner_server)
+        return 0;
+    if (((*to_set & FUSE_SET_ATTR_UID) && attr->st_uid != d->uid) ||
+        ((*to_set & FUSE_SET_ATTR_GID) && attr->st_gid != d->gid))
+        return -EPERM;
+    *to_set &= ~(FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID);
+    return 0;
+}
+
+void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
+                struct fuse_file_info *fi)
+{
+    static const struct {
+        int fuse;
+        uint32_t wire;
+    } bits[] = {
+        {FUSE_SET_ATTR_MODE, WIRE_SET_MODE},
+        {FUSE_SET_ATTR_UID, WIRE_SET_UID},
+        {FUSE_SET_ATTR_GID, WIRE_SET_GID},
+        {FUSE_SET_ATTR_SIZE, WIRE_SET_SIZE},
+        {FUSE_SET_ATTR_ATIME, WIRE_SET_ATIME},
+        {FUSE_SET_ATTR_MTIME, WIRE_SET_MTIME},
+        {FUSE_SET_ATTR_ATIME_NOW, WIRE_SET_ATIME | WIRE_SET_ATIME_NOW},
+        {FUSE_SET_ATTR_MTIME_NOW, WIRE_SET_MTIME | WIRE_SET_MTIME_NOW},
+    };
+    struct driver *d = fuse_req_userdata(req);
+    if (root_is_local(d, ino)) {
+        (void)fuse_reply_err(req, EPERM);
+        return;
+    }
+    int error = map_owner(d, attr, &to_set);
+    if (error < 0) {
+        (void)fuse_reply_err(req, -error);
+        return;
+    }
+    uint32_t valid = 0;
+    for (size_t n = 0; n < ARRAY_SIZE(bits); n++)
+        if (to_set & bits[n].fuse)
+            valid |= bits[n].wire;
+    if (!valid) {
+        op_getattr(req, ino, fi);
+        return;
+    }
+    struct request *r = request_start(req, WIRE_SETATTR, NULL, NULL);
+    if (!r || !request_set_inode(r, ino))
+        return;
+    if (fi) {
+        if (!request_set_handle(r, fi))
+            return;
+    } else {
+        use_open_handle(r, valid & WIRE_SET_SIZE ? WIRE_OPEN_WRITE : 0);
+    }
+    struct wire_setattr *m = &r->message.setattr;
+    m->valid = valid;
+    m->mode = attr->st_mode & 07777;
+    m->uid = attr->st_uid;
+    m->gid = attr->st_gid;
+    m->size = (uint64_t)attr->st_size;
+    if (valid & WIRE_SET_ATIME && !(valid & WIRE_SET_ATIME_NOW))
+        m->atime = wire_time_of(&attr->st_atim);
+    if (valid & WIRE_SET_MTIME && !(valid & WIRE_SET_MTIME_NOW))
+        m->mtime = wire_time_of(&attr->st_mtim);
+    request_send(r, setattr_done);
+}
+
+static void readlink_done(struct request *r, int error, const struct wire_message *reply)
+{
+    if (error < 0) {
+        request_fail(r, error);
+        return;
+    }
+    struct bytes text = reply->data.data;
+    char target[PATH_MAX];
+    if (text.len == 0 || text.len >= sizeof target || memchr(text.data, '\0', text.len)) {
+        request_fail(r, -EIO);
+        return;
+    }
+    memcpy(target, text.data, text.len);
+    target[text.len] = '\0';
+    (void)fuse_reply_readlink(r->fuse, target);
+    request_free(r);
+}
+
+void op_readlink(fuse_req_t req, fuse_ino_t ino)
+{
+    struct request *r = request_start(req, WIRE_READLINK, NULL, NULL);
+    if (r && request_set_inode(r, ino))
+        request_send(r, readlink_done);
+}
+
+/* A request on a name in a directory; NULL when it was answered already. */
+static struct request *start_named(fuse_req_t req, enum wire_type type, fuse_ino_t parent,
+                                   const char *name)
+{
+    if (root_is_local(fuse_req_userdata(req), parent)) {
+        /* Workspaces come and go by `berth create` and `berth rm` alone. */
+        (void)fuse_reply_err(req, EPERM);
+        return NULL;
+    }
+    struct request *r = request_start(req, type, name, NULL);
+    return r && request_set_inode(r, parent) ? r : NULL;
+}
+
+void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
+{
+    struct request *r = start_named(req, WIRE_MKNOD, parent, name);
+    if (!r)
+        return;
+    r->message.mknod =
+        (struct wire_mknod){.mode = mode, .rdev = (uint32_t)rdev, .name = request_name(r)};
+    request_send(r, entry_done);
+}
+
+void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
+{
+    struct request *r = start_named(req, WIRE_MKDIR, parent, name);
+    if (!r)
+        return;
+    r->message.mkdir = (struct wire_mkdir){.mode = mode, .name = request_name(r)};
+    request_send(r, entry_done);
+}
+
+void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
+{
+    struct request *r = start_named(req, WIRE_SYMLINK, parent, name);
+    if (!r)
+        return;
+    int error = buffer_append(&r->storage, target, strlen(target));
+    if (error < 0) {
+        request_fail(r, error);
+        return;
+    }
+    r->message.symlink =
+        (struct wire_symlink){.name = request_name(r), .target = buffer_view(&r->storage)};
+    request_send(r, entry_done);
+}
+
+static void removed(struct request *r, int error, const struct wire_message *reply)
+{
+    struct inode_table *t = &r->driver->inodes;
+    if (error == 0) {
+        struct inode *i = inode_named(t, r->inode, request_name(r));
+        if (i)
+            inode_unname(t, i);
+    }
+    request_done_ok(r, error, reply);
+}
+
+void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+    struct request *r = start_named(req, WIRE_UNLINK, parent, name);
+    if (!r)
+        return;
+    r->message.unlink.name = request_name(r);
+    request_send(r, removed);
+}
+
+void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+    struct request *r = start_named(req, WIRE_RMDIR, parent, name);
+    if (!r)
+        return;
+    r->message.rmdir.name = request_name(r);
+    request_send(r, removed);
+}
+
+static void renamed(struct request *r, int error, const struct wire_message *reply)
+{
+    struct inode_table *t = &r->driver->inodes;
+    if (error == 0) {
+        struct inode *moved = inode_named(t, r->inode, request_name(r));
+        struct inode *other = inode_named(t, r->target, request_new_name(r));
+        if (moved)
+            (void)inode_pin(moved);
+        if (other)
+            (void)inode_pin(other);
+        if (moved != other) {
+            if (other)
+                inode_unname(t, other);
+            if (moved)
+                (void)inode_rename(t, moved, r->target, request_new_name(r));
+            if (other && (r->message.rename.flags & RENAME_EXCHANGE))
+                (void)inode_rename(t, other, r->inode, request_name(r));
+        }
+        inode_unpin(t, moved);
+        inode_unpin(t, other);
+    }
+    request_done_ok(r, error, reply);
+}
+
+void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
+               const char *new_name, unsigned int flags)
+{
+    struct driver *d = fuse_req_userdata(req);
+    if (root_is_local(d, parent) || root_is_local(d, new_parent)) {
+        /* Not EXDEV: mv would then copy, and remove what it could. */
+        (void)fuse_reply_err(req, EPERM);
+        return;
+    }
+    struct request *r = request_start(req, WIRE_RENAME, name, new_name);
+    if (!r || !request_set_inode(r, parent) || !request_set_target(r, new_parent))
+        return;
+    r->message.rename.flags = flags;
+    r->message.rename.name = request_name(r);
+    r->message.rename.new_name = request_new_name(r);
+    request_send(r, renamed);
+}
+
+void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const char *new_name)
+{
+    if (root_is_local(fuse_req_userdata(req), new_parent)) {
+        (void)fuse_reply_err(req, EPERM);
+        return;
+    }
+    struct request *r = request_start(req, WIRE_LINK, new_name, NULL);
+    if (!r || !request_set_inode(r, ino) || !request_set_target(r, new_parent))
+        return;
+    r->message.link.name = request_name(r);
+    request_send(r, entry_done);
+}
+
+static void statfs_done(struct request *r, int error, const struct wire_message *reply)
+{
+    if (error < 0) {
+        request_fail(r, error);
+        return;
+    }
+    root_note_space(r->driver, &reply->statfs_reply);
+    root_statfs(r->fuse);
+    request_free(r);
+}
+
+void op_statfs(fuse_req_t req, fuse_ino_t ino)
+{
+    struct driver *d = fuse_req_userdata(req);
+    if (ino == FUSE_ROOT_ID || !d->client) {
+        if (ino == FUSE_ROOT_ID && !root_is_local(d, ino))
+            root_refresh_space(d, d->inodes.root);
+        root_statfs(req);
+        return;
+    }
+    struct request *r = request_start(req, WIRE_STATFS, NULL, NULL);
+    if (r && request_set_inode(r, ino))
+        request_send(r, statfs_done);
+}

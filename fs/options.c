@@ -1,0 +1,311 @@
+#include "options.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+
+#include "base/cleanup.h"
+
+const char options_usage[] =
+    "Usage: berthfs [URL] MOUNTPOINT [-f] [-w ID] [-o OPTION,...]\n"
+    "\n"
+    "Mounts the workspaces of a Berth service, one directory each.\n"
+    "\n"
+    "  -w ID        mount this one workspace (thread ID or directory name)\n"
+    "  -f           stay in the foreground, log to standard error\n"
+    "  -o OPTIONS   url=, config=, token_file=, ca_file=, cert_file=, key_file=,\n"
+    "               workspace=ID, timeout=SECONDS, log=FILE, owner=map|server,\n"
+    "               allow_other, ro, and the usual options of mount(8)\n"
+    "  -V           version\n"
+    "  -h           this help\n";
+
+/* Options that are for mount(8), systemd or the boot scripts, or that are always in force. */
+static const char *const ignored[] = {
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "nogroup",
+    "group",
+    "_netdev",
+    "nofail",
+    "rw",
+    "dev",
+    "suid",
+    "exec",
+    "async",
+    "atime",
+    "diratime",
+    "relatime",
+    "norelatime",
+    "nostrictatime",
+    "loud",
+    "mand",
+    "nomand",
+    "auto_unmount",
+    "default_permissions",
+    "nolazytime",
+    "noiversion",
+    "fg",
+    "bg",
+};
+
+static const struct {
+    const char *name;
+    unsigned long flag;
+} flags[] = {
+    {"ro", MS_RDONLY},         {"nosuid", MS_NOSUID},         {"nodev", MS_NODEV},
+    {"noexec", MS_NOEXEC},     {"sync", MS_SYNCHRONOUS},      {"dirsync", MS_DIRSYNC},
+    {"noatime", MS_NOATIME},   {"nodiratime", MS_NODIRATIME}, {"strictatime", MS_STRICTATIME},
+    {"lazytime", MS_LAZYTIME},
+};
+
+static const char *const passed_on[] = {"context=", "fscontext=", "defcontext=", "rootcontext="};
+
+static bool starts_with(const char *s, const char *prefix)
+{
+    return strncmp(s, prefix, strlen(prefix)) == 0;
+}
+
+static int set_string(char **field, const char *value, struct failure *f)
+{
+    char *copy = strdup(value);
+    if (!copy)
+        return failure_set(f, -ENOMEM, "out of memory");
+    free(*field);
+    *field = copy;
+    return 0;
+}
+
+static int set_timeout(struct options *o, const char *value, struct failure *f)
+{
+    char *end;
+    errno = 0;
+    double seconds = strtod(value, &end);
+    if (errno || end == value || *end || !(seconds >= 0 && seconds <= 86400))
+        return failure_set(f, -EINVAL, "timeout=%s: expected seconds, from 0 to 86400", value);
+    o->timeout_ms = (uint32_t)(seconds * 1000);
+    return 0;
+}
+
+static int set_owner(struct options *o, const char *value, struct failure *f)
+{
+    if (strcmp(value, "map") == 0)
+        o->owner_server = false;
+    else if (strcmp(value, "server") == 0)
+        o->owner_server = true;
+    else
+        return failure_set(f, -EINVAL, "owner=%s: expected owner=map or owner=server", value);
+    return 0;
+}
+
+static int add_kernel_option(struct options *o, const char *option, struct failure *f)
+{
+    size_t old = o->kernel_options ? strlen(o->kernel_options) : 0;
+    char *all = realloc(o->kernel_options, old + strlen(option) + 2);
+    if (!all)
+        return failure_set(f, -ENOMEM, "out of memory");
+    o->kernel_options = all;
+    if (old)
+        all[old++] = ',';
+    memcpy(all + old, option, strlen(option) + 1);
+    return 0;
+}
+
+static int apply_option(struct options *o, const char *option, struct failure *f)
+{
+    const struct {
+        const char *prefix;
+        char **field;
+    } strings[] = {
+        {"url=", &o->url},
+        {"config=", &o->config_file},
+        {"token_file=", &o->token_file},
+        {"ca_file=", &o->ca_file},
+        {"cert_file=", &o->cert_file},
+        {"key_file=", &o->key_file},
+        {"workspace=", &o->workspace},
+        {"log=", &o->log_file},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(strings); i++)
+        if (starts_with(option, strings[i].prefix)) {
+            const char *value = option + strlen(strings[i].prefix);
+            if (!*value)
+                return failure_set(f, -EINVAL, "option %s needs a value", option);
+            return set_string(strings[i].field, value, f);
+        }
+    if (starts_with(option, "timeout="))
+        return set_timeout(o, option + strlen("timeout="), f);
+    if (starts_with(option, "owner="))
+        return set_owner(o, option + strlen("owner="), f);
+    if (strcmp(option, "allow_other") == 0) {
+        o->allow_other = true;
+        return 0;
+    }
+    if (strcmp(option, "rw") == 0)
+        o->mount_flags &= ~(unsigned long)MS_RDONLY;
+    for (size_t i = 0; i < ARRAY_SIZE(flags); i++)
+        if (strcmp(option, flags[i].name) == 0) {
+            o->mount_flags |= flags[i].flag;
+            return 0;
+        }
+    for (size_t i = 0; i < ARRAY_SIZE(ignored); i++)
+        if (strcmp(option, ignored[i]) == 0)
+            return 0;
+    if (starts_with(option, "x-") || starts_with(option, "X-") || starts_with(option, "comment=") ||
+        starts_with(option, "user=") || starts_with(option, "uhelper=") ||
+        starts_with(option, "helper="))
+        return 0;
+    for (size_t i = 0; i < ARRAY_SIZE(passed_on); i++)
+        if (starts_with(option, passed_on[i]))
+            return add_kernel_option(o, option, f);
+    if (strcmp(option, "allow_root") == 0)
+        return failure_set(f, -EINVAL, "allow_root is not supported; see allow_other");
+    return failure_set(f, -EINVAL, "unknown option \"%s\"; see berthfs(8)", option);
+}
+
+/* Options are separated by commas; "\," is a comma within one (exec: URLs have them). */
+static int apply_options(struct options *o, const char *list, struct failure *f)
+{
+    _cleanup_free_ char *one = malloc(strlen(list) + 1);
+    if (!one)
+        return failure_set(f, -ENOMEM, "out of memory");
+    while (*list) {
+        size_t len = 0;
+        for (; *list && *list != ','; list++) {
+            if (*list == '\\' && list[1])
+                list++;
+            one[len++] = *list;
+        }
+        one[len] = '\0';
+        if (*list)
+            list++;
+        int r = len ? apply_option(o, one, f) : 0;
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int apply_switch(struct options *o, int c, bool helper, struct failure *f)
+{
+    switch (c) {
+    case 'o':
+        return apply_options(o, optarg, f);
+    case 'w':
+        return set_string(&o->workspace, optarg, f);
+    case 'f':
+        /* mount(8) means "fake" by it, everyone else "foreground". */
+        if (helper)
+            o->fake = true;
+        else
+            o->foreground = true;
+        return 0;
+    case 'h':
+        o->help = true;
+        return 0;
+    case 'V':
+        o->version = true;
+        return 0;
+    case 'r':
+        o->mount_flags |= MS_RDONLY;
+        return 0;
+    case 's':
+    case 'n':
+    case 'v':
+    case 'N':
+    case 't':
+        if (helper)
+            return 0;
+        break;
+    case ':':
+        return failure_set(f, -EINVAL, "-%c needs an argument", optopt);
+    default:
+        break;
+    }
+    if (c == '?' && optopt == 0)
+        return failure_set(f, -EINVAL, "unknown option; see berthfs --help");
+    return failure_set(f, -EINVAL, "unknown option -%c; see berthfs --help", c == '?' ? optopt : c);
+}
+
+int options_parse(int argc, char *const argv[], bool helper, struct options *ret,
+                  struct failure *ret_failure)
+{
+    static const struct option long_options[] = {
+        {"help", no_argument, NULL, 'h'},          {"version", no_argument, NULL, 'V'},
+        {"foreground", no_argument, NULL, 'f'},    {"workspace", required_argument, NULL, 'w'},
+        {"options", required_argument, NULL, 'o'}, {0},
+    };
+    struct options o __attribute__((cleanup(options_release))) = {.timeout_ms = OPTIONS_TIMEOUT_MS};
+    const char *positional[2];
+    size_t count = 0;
+    optind = 0; /* start anew, and forget an earlier call's state */
+    for (;;) {
+        int c = getopt_long(argc, argv, "-:fhVrsnvw:o:N:t:", long_options, NULL);
+        if (c < 0)
+            break;
+        int r = 0;
+        if (c == 1) {
+            if (count == ARRAY_SIZE(positional))
+                return failure_set(ret_failure, -EINVAL, "unexpected argument \"%s\"", optarg);
+            positional[count++] = optarg;
+        } else {
+            r = apply_switch(&o, c, helper, ret_failure);
+        }
+        if (r < 0)
+            return r;
+    }
+    for (; optind < argc; optind++) {
+        if (count == ARRAY_SIZE(positional))
+            return failure_set(ret_failure, -EINVAL, "unexpected argument \"%s\"", argv[optind]);
+        positional[count++] = argv[optind];
+    }
+    if (!o.help && !o.version) {
+        if (count == 0 || (helper && count < 2))
+            return failure_set(ret_failure, -EINVAL,
+                               helper ? "expected SOURCE and MOUNTPOINT"
+                                      : "expected MOUNTPOINT; see berthfs --help");
+        int r = set_string(&o.mountpoint, positional[count - 1], ret_failure);
+        /* fstab must have something in the first field: "none" and "berth" mean the default. */
+        if (r == 0 && count == 2 &&
+            !(helper &&
+              (strcmp(positional[0], "none") == 0 || strcmp(positional[0], "berth") == 0)))
+            r = set_string(&o.url, positional[0], ret_failure);
+        if (r < 0)
+            return r;
+        if (o.owner_server && getuid() != 0)
+            return failure_set(ret_failure, -EPERM,
+                               "owner=server shows the owners at the service, which only root "
+                               "may ask for; leave it out to see the files as your own");
+    }
+    *ret = o;
+    o = (struct options){0};
+    return 0;
+}
+
+void options_release(struct options *o)
+{
+    char *const all[] = {o->mountpoint, o->workspace,   o->log_file,   o->kernel_options,
+                         o->url,        o->config_file, o->token_file, o->ca_file,
+                         o->cert_file,  o->key_file};
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++)
+        free(all[i]);
+    *o = (struct options){0};
+}
+
+struct client_flags options_client_flags(const struct options *o)
+{
+    return (struct client_flags){
+        .config_file = o->config_file,
+        .url = o->url,
+        .token_file = o->token_file,
+        .ca_file = o->ca_file,
+        .cert_file = o->cert_file,
+        .key_file = o->key_file,
+    };
+}

@@ -1,0 +1,108 @@
+/* A request of the kernel (or of the driver itself) on its way through the service.
+ *
+ * It is sent at once when there is a connection and what it names is known there. If not, it
+ * waits: for a connection, at most the mount's timeout, and for the inodes and handles it
+ * names to be found again. Its done function is called exactly once, from the loop and never
+ * from within request_send when that returned normally… with one exception: a request that
+ * cannot be sent at all fails at once. */
+#pragma once
+
+#define FUSE_USE_VERSION 314
+#include <fuse3/fuse_lowlevel.h>
+
+#include "driver.h"
+
+/* error 0: reply holds the answer during the call. error < 0: a Linux errno that may be given
+ * to a program (never EINTR, ENOSYS or an unknown number); reply is NULL. The function ends
+ * the request with request_free (or one of the request_reply_… functions). */
+typedef void request_done_fn(struct request *r, int error, const struct wire_message *reply);
+
+struct request {
+    struct driver *driver;
+    fuse_req_t fuse; /* NULL: the driver's own */
+    request_done_fn *done;
+    void *context;
+
+    /* What message names, pinned; their wire numbers are filled in when it is sent. */
+    struct inode *inode;
+    struct inode *target; /* new parent of RENAME, parent of LINK */
+    struct handle *handle;
+    struct handle *output; /* handle_out of COPY */
+
+    struct wire_message message; /* bytes point into names, storage, or the kernel's buffer */
+    struct buffer storage;       /* data that had to be kept because the request waits */
+    uint32_t connection;         /* on which it was sent */
+
+    struct request *next;
+    uint64_t deadline_ns;
+    bool deferred;
+
+    /* For done */
+    size_t size;
+    uint64_t offset;
+    uint64_t position;
+    uint64_t stamp; /* inode_table.stamp when it was sent */
+    bool plus;
+    bool quiet; /* no caller waits for it */
+
+    uint8_t name_len;
+    uint8_t new_name_len;
+    char names[]; /* name NUL new_name NUL */
+};
+
+/* A request with copies of up to two names (NULL: none). -ENOMEM; -ENAMETOOLONG. */
+int request_new(struct driver *d, fuse_req_t fuse, enum wire_type type, const char *name,
+                const char *new_name, struct request **ret);
+
+/* As request_new, but on failure answers the kernel and returns NULL. */
+struct request *request_start(fuse_req_t fuse, enum wire_type type, const char *name,
+                              const char *new_name);
+
+static inline struct bytes request_name(const struct request *r)
+{
+    return bytes_of(r->names, r->name_len);
+}
+
+static inline struct bytes request_new_name(const struct request *r)
+{
+    return bytes_of(r->names + r->name_len + 1, r->new_name_len);
+}
+
+/* Sets what the request works on; NULL or unknown IDs answer the kernel with ESTALE or EBADF,
+ * free the request and return false. */
+bool request_set_inode(struct request *r, fuse_ino_t id);
+bool request_set_target(struct request *r, fuse_ino_t id);
+bool request_set_handle(struct request *r, const struct fuse_file_info *fi);
+
+/* Sends the request, now or when it can be. */
+void request_send(struct request *r, request_done_fn *done);
+
+/* Answers the kernel (if it asked) with an error and frees the request. */
+void request_fail(struct request *r, int error);
+void request_reply_ok(struct request *r);
+void request_reply_attr(struct request *r, struct inode *inode, const struct wire_attr *attr);
+
+/* Answers with an entry that counts one reference of the kernel, and frees the request. */
+void request_reply_entry(struct request *r, struct inode *inode, const struct wire_attr *attr);
+
+void request_free(struct request *r);
+
+/* A done function for requests answered by OK. */
+void request_done_ok(struct request *r, int error, const struct wire_message *reply);
+
+/* Sends all requests that wait for a connection; called when there is one. */
+void request_resume_all(struct driver *d);
+
+/* Fails all that waits; for the end. */
+void request_fail_all(struct driver *d, int error);
+
+/* Timer callback (context: driver): fails what has waited for a connection too long. */
+void request_waiting_expired(evutil_socket_t fd, short what, void *context);
+
+/* struct stat of a file as this mount shows it. */
+void request_stat(const struct driver *d, const struct wire_attr *attr, struct stat *ret);
+void request_entry(const struct driver *d, const struct inode *inode, const struct wire_attr *attr,
+                   struct fuse_entry_param *ret);
+
+/* errno a program may see; see request_done_fn. */
+int request_errno(int error);

@@ -1,0 +1,186 @@
+#include "supervisor.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <syslog.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "mount.h"
+
+#define LOG_LINE_MAX 1024
+
+enum message_kind { MESSAGE_MOUNTED = 1, MESSAGE_UNMOUNTED = 2 };
+
+struct message {
+    uint32_t kind;
+    uint32_t minor;
+};
+
+struct supervisor {
+    int control; /* write end: closed by the kernel when the driver dies, however it dies */
+};
+
+/* What the supervising process knows. */
+struct watch {
+    const char *mountpoint;
+    int control;
+    int log; /* -1: none */
+    bool mounted;
+    uint32_t minor;
+    size_t line_len;
+    char line[LOG_LINE_MAX];
+};
+
+static void log_bytes(struct watch *w)
+{
+    char part[LOG_LINE_MAX];
+    ssize_t n = read(w->log, part, sizeof part);
+    if (n <= 0) {
+        close_fd(&w->log);
+        return;
+    }
+    for (ssize_t i = 0; i < n; i++) {
+        if (part[i] != '\n' && w->line_len < sizeof w->line - 1) {
+            w->line[w->line_len++] = part[i];
+            continue;
+        }
+        w->line[w->line_len] = '\0';
+        syslog(LOG_NOTICE, "%s", w->line);
+        w->line_len = 0;
+    }
+}
+
+static void clean_up(const struct watch *w)
+{
+    log_error("the driver of %s died; unmounting", w->mountpoint);
+    /* First the abort: requests that wait for the dead driver would hold up the unmount. */
+    (void)mount_abort(w->minor);
+    int r = mount_remove(w->mountpoint, w->minor, true);
+    if (r < 0)
+        log_error("cannot unmount %s: %s", w->mountpoint, strerror(-r));
+}
+
+static void supervise(struct watch *w)
+{
+    for (;;) {
+        struct pollfd fds[] = {{.fd = w->control, .events = POLLIN},
+                               {.fd = w->log, .events = POLLIN}};
+        if (poll(fds, 2, -1) < 0)
+            continue;
+        if (fds[1].revents)
+            log_bytes(w);
+        if (!fds[0].revents)
+            continue;
+        struct message m;
+        ssize_t n = read(w->control, &m, sizeof m);
+        if (n == (ssize_t)sizeof m && m.kind == MESSAGE_MOUNTED) {
+            w->mounted = true;
+            w->minor = m.minor;
+        } else if (n == (ssize_t)sizeof m && m.kind == MESSAGE_UNMOUNTED) {
+            w->mounted = false;
+        } else if (!(n < 0 && errno == EINTR)) {
+            break;
+        }
+    }
+    /* What a dying driver said last is what its user needs most. */
+    while (w->log >= 0) {
+        struct pollfd fd = {.fd = w->log, .events = POLLIN};
+        if (poll(&fd, 1, 0) <= 0)
+            break;
+        log_bytes(w);
+    }
+    if (w->mounted)
+        clean_up(w);
+}
+
+/* Keeps the given descriptors and standard error alone: a copy of a socket, or of the pipe
+ * on which the caller waits, would keep it from ever closing. */
+static void close_others(int control, int log, bool keep_stderr)
+{
+    int null = open("/dev/null", O_RDWR);
+    for (int fd = 0; fd <= 2; fd++)
+        if (null >= 0 && (fd != STDERR_FILENO || !keep_stderr))
+            (void)dup2(null, fd);
+    int low = control < log || log < 0 ? control : log, high = control < log ? log : control;
+    if (low > 3)
+        (void)close_range(3, (unsigned)low - 1, 0);
+    if (low >= 0 && high > low + 1)
+        (void)close_range((unsigned)low + 1, (unsigned)high - 1, 0);
+    (void)close_range((unsigned)high + 1, ~0U, 0);
+}
+
+static void child(struct watch *w, bool log_to_syslog)
+{
+    /* Out of the terminal's reach: ^C is for the driver, which then unmounts in peace. */
+    (void)setsid();
+    const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE};
+    for (size_t i = 0; i < ARRAY_SIZE(ignored); i++)
+        (void)signal(ignored[i], SIG_IGN);
+    (void)prctl(PR_SET_NAME, "berthfs-guard");
+    /* Not even the working directory may keep a file system busy. */
+    if (chdir("/") < 0)
+        log_debug("/: %s", strerror(errno));
+    close_others(w->control, w->log, !log_to_syslog);
+    if (log_to_syslog)
+        openlog("berthfs", LOG_PID, LOG_DAEMON);
+    supervise(w);
+    _exit(0);
+}
+
+int supervisor_start(const char *mountpoint, int log_to_syslog, struct supervisor **ret,
+                     int *ret_log_fd, struct failure *f)
+{
+    int control[2], log[2] = {-1, -1};
+    if (pipe2(control, O_CLOEXEC) < 0)
+        return failure_set(f, -errno, "pipe: %s", strerror(errno));
+    _cleanup_close_ int control_in = control[0], control_out = control[1];
+    if (log_to_syslog && pipe2(log, O_CLOEXEC) < 0)
+        return failure_set(f, -errno, "pipe: %s", strerror(errno));
+    _cleanup_close_ int log_in = log[0], log_out = log[1];
+    struct supervisor *s = calloc(1, sizeof *s);
+    if (!s)
+        return failure_set(f, -ENOMEM, "out of memory");
+    pid_t pid = fork();
+    if (pid < 0) {
+        int error = -errno;
+        free(s);
+        return failure_set(f, error, "fork: %s", strerror(-error));
+    }
+    if (pid == 0) {
+        struct watch w = {.mountpoint = mountpoint, .control = control_in, .log = log_in};
+        child(&w, log_to_syslog);
+    }
+    /* A full pipe must not stop the driver: rather lose a line. */
+    if (log_out >= 0)
+        (void)fcntl(log_out, F_SETFL, O_NONBLOCK);
+    s->control = take_fd(&control_out);
+    *ret_log_fd = take_fd(&log_out);
+    *ret = s;
+    return 0;
+}
+
+static void tell(struct supervisor *s, enum message_kind kind, uint32_t minor)
+{
+    struct message m = {.kind = kind, .minor = minor};
+    /* If it died there is nobody to tell, and nobody to clean up after us. */
+    if (write(s->control, &m, sizeof m) != (ssize_t)sizeof m)
+        log_debug("the supervisor is gone: %s", strerror(errno));
+}
+
+void supervisor_mounted(struct supervisor *s, uint32_t minor)
+{
+    tell(s, MESSAGE_MOUNTED, minor);
+}
+
+void supervisor_end(struct supervisor *s)
+{
+    tell(s, MESSAGE_UNMOUNTED, 0);
+    close_fd(&s->control);
+    free(s);
+}

@@ -1,0 +1,23 @@
+/* A process beside the driver that holds no descriptor of the mount and looks only at whether
+ * the driver lives. When the driver dies without having unmounted (kill -9, a crash), it
+ * aborts the connection to the kernel, so that nobody hangs on it, and unmounts, so that the
+ * mountpoint can be used again. It also carries the log of a driver in the background to
+ * syslog. */
+#pragma once
+
+#include <stdint.h>
+
+#include "base/failure.h"
+
+struct supervisor;
+
+/* Forks it; call before there are threads or descriptors that matter. mountpoint: absolute.
+ * log_to_syslog: *ret_log_fd is then where the driver's standard error is to go, else -1. */
+int supervisor_start(const char *mountpoint, int log_to_syslog, struct supervisor **ret,
+                     int *ret_log_fd, struct failure *ret_failure);
+
+/* Tells it what to clean up if the driver dies from now on. */
+void supervisor_mounted(struct supervisor *s, uint32_t minor);
+
+/* The mount is gone (or there never was one): nothing to clean up. Frees s. */
+void supervisor_end(struct supervisor *s);

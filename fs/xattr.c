@@ -1,0 +1,145 @@
+#include "ops.h"
+
+#include <stdio.h>
+#include <sys/xattr.h>
+
+#define MOUNT_NAME "user.berth.mount"
+#define THREAD_ID_NAME "user.berth.thread_id"
+
+/* The service keeps attributes of this namespace alone. The kernel asks for
+ * security.capability before every write: no other namespace may cost a round trip, or be
+ * answered with ENOSYS, which would turn all of them off. */
+static bool is_user(const char *name)
+{
+    return strncmp(name, "user.", 5) == 0;
+}
+
+static void reply_value(fuse_req_t req, struct bytes value, size_t size)
+{
+    if (size == 0)
+        (void)fuse_reply_xattr(req, value.len);
+    else if (value.len > size)
+        (void)fuse_reply_err(req, ERANGE);
+    else
+        (void)fuse_reply_buf(req, (const char *)value.data, value.len);
+}
+
+static void value_done(struct request *r, int error, const struct wire_message *reply)
+{
+    if (error < 0) {
+        request_fail(r, error);
+        return;
+    }
+    reply_value(r->fuse, reply->data.data, r->size);
+    request_free(r);
+}
+
+void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
+{
+    struct driver *d = fuse_req_userdata(req);
+    if (ino == FUSE_ROOT_ID && strcmp(name, MOUNT_NAME) == 0) {
+        _cleanup_free_ char *text = NULL;
+        if (root_describe(d, &text) < 0)
+            (void)fuse_reply_err(req, ENOMEM);
+        else
+            reply_value(req, bytes_of_string(text), size);
+        return;
+    }
+    if (strcmp(name, THREAD_ID_NAME) == 0) {
+        const struct inode *i = inode_get(&d->inodes, ino);
+        const struct workspace_ids *w = i ? driver_workspace(d, i) : NULL;
+        if (w)
+            reply_value(req, bytes_of(w->thread_id, w->len), size);
+        else
+            (void)fuse_reply_err(req, ENODATA);
+        return;
+    }
+    if (!is_user(name) || root_is_local(d, ino)) {
+        (void)fuse_reply_err(req, ENODATA);
+        return;
+    }
+    struct request *r = request_start(req, WIRE_GETXATTR, name, NULL);
+    if (!r || !request_set_inode(r, ino))
+        return;
+    r->size = size;
+    r->message.getxattr.name = request_name(r);
+    request_send(r, value_done);
+}
+
+/* Ours after the server's. */
+static void list_done(struct request *r, int error, const struct wire_message *reply)
+{
+    struct driver *d = r->driver;
+    if (error < 0) {
+        request_fail(r, error);
+        return;
+    }
+    _cleanup_buffer_ struct buffer names = {0};
+    if (reply)
+        error = buffer_append(&names, reply->data.data.data, reply->data.data.len);
+    if (error == 0 && r->inode == d->inodes.root)
+        error = buffer_append(&names, MOUNT_NAME, sizeof MOUNT_NAME);
+    if (error == 0 && driver_workspace(d, r->inode))
+        error = buffer_append(&names, THREAD_ID_NAME, sizeof THREAD_ID_NAME);
+    if (error < 0) {
+        request_fail(r, error);
+        return;
+    }
+    reply_value(r->fuse, buffer_view(&names), r->size);
+    request_free(r);
+}
+
+void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
+{
+    struct request *r = request_start(req, WIRE_LISTXATTR, NULL, NULL);
+    if (!r || !request_set_inode(r, ino))
+        return;
+    r->size = size;
+    if (root_is_local(r->driver, ino))
+        list_done(r, 0, NULL);
+    else
+        request_send(r, list_done);
+}
+
+/* True when the name cannot be set or removed here; the kernel has been answered then. */
+static bool refuse_change(fuse_req_t req, fuse_ino_t ino, const char *name)
+{
+    int error = 0;
+    if (!is_user(name))
+        error = EOPNOTSUPP;
+    else if (root_is_local(fuse_req_userdata(req), ino))
+        error = EPERM;
+    if (error)
+        (void)fuse_reply_err(req, error);
+    return error != 0;
+}
+
+void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size,
+                 int flags)
+{
+    if (refuse_change(req, ino, name))
+        return;
+    struct request *r = request_start(req, WIRE_SETXATTR, name, NULL);
+    if (!r || !request_set_inode(r, ino))
+        return;
+    int error = buffer_append(&r->storage, value, size);
+    if (error < 0) {
+        request_fail(r, error);
+        return;
+    }
+    r->message.setxattr.flags = (uint32_t)flags;
+    r->message.setxattr.name = request_name(r);
+    r->message.setxattr.value = buffer_view(&r->storage);
+    request_send(r, request_done_ok);
+}
+
+void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
+{
+    if (refuse_change(req, ino, name))
+        return;
+    struct request *r = request_start(req, WIRE_REMOVEXATTR, name, NULL);
+    if (!r || !request_set_inode(r, ino))
+        return;
+    r->message.removexattr.name = request_name(r);
+    request_send(r, request_done_ok);
+}
