@@ -26,8 +26,8 @@ int call_send(struct call *c, const struct wire_message *message)
 
 size_t call_credit(const struct call *c)
 {
-    const struct connection *connection = c->connection;
-    if (!connection_alive(connection) || connection_queued(connection) >= STREAM_QUEUE_MAX)
+    struct connection *connection = c->connection;
+    if (!connection_alive(connection) || connection_stream_room(connection) == 0)
         return 0;
     return session_credit(connection_session(connection), c->tag);
 }

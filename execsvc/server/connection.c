@@ -46,6 +46,7 @@ struct backend {
 
 struct connection {
     TAILQ_ENTRY(connection) link;
+    TAILQ_ENTRY(connection) dirty_link; /* while dirty: the session has output */
     struct connection_list *list;
     struct server *server;
     struct listener *listener;
@@ -61,9 +62,10 @@ struct connection {
     struct backend *backend;
     struct table calls;
     size_t cost; /* see FLOW_LIMIT */
-    bool paused; /* not reading */
+    bool dirty;
+    bool starved; /* a stream waits for output to drain */
+    bool paused;  /* not reading */
     bool processing;
-    bool output_shut; /* LINGER: our side is closed */
 };
 
 /* --- states ---------------------------------------------------------------------- */
@@ -153,6 +155,8 @@ void connection_free(struct connection *c)
     if (c->list)
         TAILQ_REMOVE(c->list, c, link);
     drop_calls(c);
+    if (c->dirty)
+        TAILQ_REMOVE(&c->server->dirty, c, dirty_link);
     table_release(&c->calls);
     if (c->backend) {
         c->backend->connection = NULL;
@@ -213,28 +217,101 @@ void connection_discharge(struct connection *c, size_t cost)
 
 void connection_flush(struct connection *c)
 {
-    if (!c->session || c->state >= CONNECTION_LINGER)
+    struct server *s = c->server;
+    if (!c->session || c->state >= CONNECTION_LINGER || c->dirty)
         return;
+    c->dirty = true;
+    TAILQ_INSERT_TAIL(&s->dirty, c, dirty_link);
+    /* Later in this turn of the loop, so that replies that come together leave together; in
+     * the next turn when this one is flushing already, so that a stream which refills what was
+     * just written cannot keep the loop to itself. */
+    static const struct timeval next_turn = {0};
+    if (s->flushing)
+        (void)event_add(s->flush, &next_turn);
+    else
+        event_active(s->flush, EV_TIMEOUT, 0);
+}
+
+/* Past the bufferevent while it has nothing queued: it would wait for the socket to become
+ * writable first, which costs three system calls and as much time as a small request. */
+static size_t write_directly(struct connection *c, struct bytes out)
+{
+    if (c->ssl || evbuffer_get_length(bufferevent_get_output(c->bev)) > 0)
+        return 0;
+    ssize_t n = send(c->fd, out.data, out.len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return n < 0 ? 0 : (size_t)n; /* an error shows again in the bufferevent */
+}
+
+static void write_output(struct connection *c)
+{
     struct bytes out = session_output(c->session);
     if (out.len == 0)
         return;
-    if (bufferevent_write(c->bev, out.data, out.len) < 0)
+    size_t n = write_directly(c, out);
+    if (n < out.len && bufferevent_write(c->bev, out.data + n, out.len - n) < 0)
         connection_end(c, LOG_LEVEL_ERROR, "no memory for output");
     else
         session_output_done(c->session, out.len);
+}
+
+size_t connection_stream_room(struct connection *c)
+{
+    size_t queued = connection_queued(c);
+    c->starved = c->starved || queued >= STREAM_QUEUE_MAX;
+    return queued < STREAM_QUEUE_MAX ? STREAM_QUEUE_MAX - queued : 0;
 }
 
 /* Streams may go on: credit came, or output drained. */
 static void offer_writable(struct connection *c)
 {
     uint64_t tag = 0;
+    c->starved = false;
     while (c->state == CONNECTION_READY && connection_queued(c) < STREAM_QUEUE_MAX &&
            (tag = session_next_open(c->session, tag)) != 0) {
         struct call *call = table_get(&c->calls, tag);
         if (call && call->events.writable)
             call->events.writable(call->events.context);
     }
-    connection_flush(c);
+}
+
+static void offer_if_drained(struct connection *c)
+{
+    if (c->starved && c->state == CONNECTION_READY && connection_queued(c) < STREAM_QUEUE_MAX / 2)
+        offer_writable(c);
+}
+
+static void linger_if_drained(struct connection *c)
+{
+    if (c->state != CONNECTION_CLOSING || connection_queued(c) > 0)
+        return;
+    connection_set_state(c, CONNECTION_LINGER);
+    set_timer(c, LINGER_TIMEOUT_S);
+    if (c->ssl) {
+        (void)SSL_shutdown(c->ssl);
+        ERR_clear_error();
+    }
+    (void)shutdown(c->fd, SHUT_WR);
+}
+
+void connection_on_flush(evutil_socket_t fd, short what, void *context)
+{
+    struct server *s = context;
+    struct connection_list dirty;
+    struct connection *c;
+    s->flushing = true;
+    TAILQ_INIT(&dirty);
+    TAILQ_CONCAT(&dirty, &s->dirty, dirty_link);
+    while ((c = TAILQ_FIRST(&dirty))) {
+        TAILQ_REMOVE(&dirty, c, dirty_link);
+        c->dirty = false;
+        if (c->state >= CONNECTION_LINGER)
+            continue;
+        write_output(c);
+        offer_if_drained(c);
+        update_flow(c);
+        linger_if_drained(c);
+    }
+    s->flushing = false;
 }
 
 /* --- calls ----------------------------------------------------------------------- */
@@ -565,18 +642,9 @@ static void on_read(struct bufferevent *bev, void *context)
 static void on_write(struct bufferevent *bev, void *context)
 {
     struct connection *c = context;
-    if (speaks_frames(c)) {
-        offer_writable(c);
-        update_flow(c);
-    } else if (c->state == CONNECTION_CLOSING && connection_queued(c) == 0) {
-        connection_set_state(c, CONNECTION_LINGER);
-        set_timer(c, LINGER_TIMEOUT_S);
-        if (c->ssl) {
-            (void)SSL_shutdown(c->ssl);
-            ERR_clear_error();
-        }
-        (void)shutdown(c->fd, SHUT_WR);
-    }
+    offer_if_drained(c);
+    update_flow(c);
+    linger_if_drained(c);
 }
 
 /* A plain HTTP client on a TLS port gets its answer in plain HTTP, and learns what is wrong. */

@@ -92,5 +92,11 @@ struct call *connection_find_call(const struct connection *c, uint64_t tag);
 /* True in READY: frames can be sent. */
 bool connection_alive(const struct connection *c);
 
-/* Moves what the session has to say on its way. */
+/* Moves what the session has to say on its way, within this turn of the loop. */
 void connection_flush(struct connection *c);
+
+/* The handler of server.flush. */
+void connection_on_flush(evutil_socket_t fd, short what, void *context);
+
+/* How much a stream may queue now. 0: it will be offered when output has drained. */
+size_t connection_stream_room(struct connection *c);

@@ -50,6 +50,9 @@ struct server {
     unsigned connection_count;
     struct connection_list ended; /* to be torn down at the next turn of the loop */
     struct event *tear_down;
+    struct connection_list dirty; /* with output in their sessions */
+    struct event *flush;
+    bool flushing;
     unsigned connections_alive; /* of all kinds */
     uint64_t last_id;
     bool stopping;

@@ -128,8 +128,8 @@ static void service_release(struct service *service)
     workers_free(s->workers);
     listener_stop_all(s);
     listener_free_all(s);
-    struct event *events[] = {service->on_term, service->on_int, service->stop_deadline,
-                              service->stop_check, s->tear_down};
+    struct event *events[] = {service->on_term,    service->on_int, service->stop_deadline,
+                              service->stop_check, s->tear_down,    s->flush};
     for (size_t i = 0; i < ARRAY_SIZE(events); i++)
         if (events[i])
             event_free(events[i]);
@@ -242,8 +242,9 @@ static int new_events(struct service *service)
     service->stop_deadline = event_new(s->base, -1, 0, on_stop_deadline, service);
     service->stop_check = event_new(s->base, -1, EV_PERSIST, on_stop_check, service);
     s->tear_down = event_new(s->base, -1, 0, on_tear_down, s);
+    s->flush = event_new(s->base, -1, 0, connection_on_flush, s);
     if (!service->on_term || !service->on_int || !service->stop_deadline || !service->stop_check ||
-        !s->tear_down || event_add(service->on_term, NULL) < 0 ||
+        !s->tear_down || !s->flush || event_add(service->on_term, NULL) < 0 ||
         event_add(service->on_int, NULL) < 0)
         return -ENOMEM;
     return 0;
@@ -278,6 +279,7 @@ int service_run(const struct service_settings *settings, struct failure *ret_fai
     TAILQ_INIT(&s->listeners);
     TAILQ_INIT(&s->connections);
     TAILQ_INIT(&s->ended);
+    TAILQ_INIT(&s->dirty);
     (void)signal(SIGPIPE, SIG_IGN); /* a peer that closes is an error of that write alone */
     struct spawn_limits limits;
     spawn_limits_read(&limits);

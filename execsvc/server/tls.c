@@ -79,7 +79,9 @@ int tls_new(const char *cert_file, const char *key_file, const char *client_ca, 
     /* No tickets: connections are long, and a resumed one would skip the certificate. */
     (void)SSL_CTX_set_num_tickets(t->context, 0);
     (void)SSL_CTX_set_session_cache_mode(t->context, SSL_SESS_CACHE_OFF);
-    (void)SSL_CTX_set_options(t->context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION);
+    (void)SSL_CTX_set_options(t->context,
+                              SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION |
+                                  SSL_OP_IGNORE_UNEXPECTED_EOF); /* frames know their ends */
     /* An idle connection keeps no record buffers (34 KiB). */
     (void)SSL_CTX_set_mode(t->context, SSL_MODE_RELEASE_BUFFERS);
     SSL_CTX_set_alpn_select_cb(t->context, select_protocol, NULL);
