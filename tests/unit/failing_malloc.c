@@ -22,8 +22,9 @@ static size_t peak;
 void malloc_fail_at(size_t n, bool all)
 {
     until_failure = n;
-    fail_all = all;
-    failed = false;
+    fail_all = n > 0 && all;
+    if (n > 0)
+        failed = false;
 }
 
 bool malloc_has_failed(void)
@@ -53,7 +54,7 @@ void malloc_reset_peak(void)
 
 static bool must_fail(void)
 {
-    if (failed && fail_all)
+    if (until_failure == 0 && failed && fail_all)
         return true;
     if (until_failure == 0 || --until_failure > 0)
         return false;

@@ -5,10 +5,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The n-th allocation from now on fails (n >= 1), and with `all` every later one. 0: none. */
+/* The n-th allocation from now on fails (n >= 1), and with `all` every later one. 0: none
+ * from now on. */
 void malloc_fail_at(size_t n, bool all);
 
-/* True when an allocation has failed since malloc_fail_at(). */
+/* True when an allocation has failed since malloc_fail_at() of a number but 0. */
 bool malloc_has_failed(void);
 
 /* Blocks and bytes allocated and not freed. */
