@@ -274,7 +274,10 @@ class Service(Process):
         self.token = Path(token_file).read_text().split()[0] if token_file else None
         self.tls = tls
         self.restart_arguments = (root, listeners, token_file, tls, env)
-        found = self.wait_for_line(r"berthd: listening on (\S+)", len(listeners))
+        # The service always listens in its root too, for --stdio; that is not one of ours.
+        self.root_socket = self.root / "berthd.sock"
+        own = re.escape(f"unix:{self.root_socket}")
+        found = self.wait_for_line(rf"berthd: listening on (?!{own}$)(\S+)", len(listeners))
         self.urls = [match.group(1) for match in found]
 
     def _url(self, scheme):

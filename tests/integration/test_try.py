@@ -1,0 +1,151 @@
+"""contrib/try on a private home: works, works again, and is undone without a trace."""
+
+import os
+import pwd
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from lib import harness as parts
+
+TRY = parts.REPOSITORY / "contrib" / "try"
+PAGE = 600
+
+
+@pytest.fixture
+def start_try(harness, build_dir, fuse_works):
+    """Runs contrib/try with this build; whatever happens, undoes it at the end."""
+    # Packages are contrib/check's business, and the build directory is already there.
+    env = {**harness.env, "BERTH_TRY_BUILD": str(build_dir), "BERTH_SKIP_PACKAGES": "1",
+           "XDG_STATE_HOME": str(harness.directory / "state")}
+
+    def run(*args, check=True):
+        return harness.run([TRY, *args], env=env, timeout=PAGE, check=check)
+
+    run.env = env
+    run.mountpoint = harness.directory / "home" / "berth"
+    run.state = harness.directory / "state"
+    yield run
+    run("--stop", check=False)
+    parts.force_unmount(harness.directory)
+    kill_leftover(run.state)
+
+
+def service_pid(state):
+    path = state / "berth-try" / "berthd.pid"
+    return int(path.read_text()) if path.exists() else None
+
+
+def kill_leftover(state):
+    pid = service_pid(state)
+    if pid and "berthd" in os.readlink(f"/proc/{pid}/exe"):
+        os.kill(pid, 9)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(PAGE)
+def test_try_twice_and_stop(start_try, harness):
+    first = start_try()
+    assert "hello from the mount\n" in first.stdout
+    assert re.search(r"^written by process \d+ beside the files$", first.stdout, re.MULTILINE)
+    assert "exit status: 7" in first.stdout
+    assert "contrib/try --stop" in first.stdout and "export PATH=" in first.stdout
+    assert (start_try.mountpoint / "demo" / "from-there.txt").exists()
+    pid = service_pid(start_try.state)
+    assert os.path.exists(f"/proc/{pid}")
+
+    second = start_try()
+    assert "berthd already runs" in second.stdout and "already mounted" in second.stdout
+    assert service_pid(start_try.state) == pid
+    assert len(parts.mounts_below(start_try.mountpoint)) == 1
+
+    stopped = start_try("--stop")
+    assert f"stopped berthd ({pid})" in stopped.stdout
+    assert not os.path.exists(f"/proc/{pid}")
+    assert parts.mounts_below(start_try.mountpoint) == []
+    assert not start_try.mountpoint.exists()
+
+    # Nothing to stop is no error; the files were kept and are shown again.
+    start_try("--stop")
+    start_try()
+    assert (start_try.mountpoint / "demo" / "from-here.txt").read_text() == "hello from the mount\n"
+    start_try("--stop", "--purge")
+    start_try()
+    assert sorted(os.listdir(start_try.mountpoint / "demo")) == ["from-here.txt", "from-there.txt"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(PAGE)
+def test_try_at_a_directory_with_a_space_and_purge(start_try, harness):
+    place = harness.directory / "a place"
+    start_try("--dir", str(place))
+    assert parts.find_mount(place)
+    (place / "demo" / "mine").write_text("kept?")
+    # --stop finds the directory of the run before.
+    start_try("--stop", "--purge")
+    assert not place.exists()
+    start_try("--dir", str(place))
+    assert not (place / "demo" / "mine").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(PAGE)
+def test_stop_refuses_a_mount_in_use_and_says_so(start_try, harness):
+    start_try()
+    with open(start_try.mountpoint / "demo" / "open", "w", encoding="utf-8"):
+        refused = start_try("--stop", check=False)
+    assert refused.returncode != 0 and "in use" in refused.stderr
+    assert service_pid(start_try.state), "the service must not go while its mount stays"
+    start_try("--stop")
+
+
+def test_unknown_options_are_refused(start_try):
+    assert start_try("--stpo", check=False).returncode == 2
+    assert "usage" in start_try("--help").stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(PAGE)
+@pytest.mark.skipif(os.geteuid() != 0, reason="optional: needs root to become another user")
+def test_try_as_an_ordinary_user(harness, build_dir, fuse_works):
+    """Without any XDG variable, so that the fallbacks for the socket and the root are used."""
+    user = pwd.getpwnam("nobody")
+    home = harness.short / "home"
+    home.mkdir()
+    # The binaries of the build directory may be out of this user's reach.
+    build = harness.short / "build"
+    for name, path in parts.BINARIES.items():
+        source = build_dir / path
+        if source.exists() and name != "relay":
+            (build / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, build / path)
+    (build / "build.ninja").write_text("rule none\n  command = true\n")
+    source = harness.short / "source"
+    shutil.copytree(TRY.parent, source / "contrib")
+    harness.short.chmod(0o755)
+    for path in (home, build):
+        subprocess.run(["chown", "-R", f"{user.pw_uid}:{user.pw_gid}", str(path)], check=True)
+    env = {"HOME": str(home), "PATH": "/usr/bin:/bin", "BERTH_TRY_BUILD": str(build),
+           "BERTH_SKIP_PACKAGES": "1"}
+
+    def run(*args):
+        return harness.run([source / "contrib" / "try", *args], env=env, timeout=PAGE, cwd="/",
+                           user=user.pw_uid, group=user.pw_gid, extra_groups=[], check=True)
+
+    device_mode = os.stat("/dev/fuse").st_mode & 0o777
+    if device_mode & 0o006 != 0o006:
+        # As udev makes it everywhere; this machine's /dev has no udev.
+        os.chmod("/dev/fuse", 0o666)
+    try:
+        out = run().stdout
+        assert "exit status: 7" in out and "hello from the mount" in out
+        assert os.stat(home / ".local/state/berth").st_uid == user.pw_uid
+        assert parts.find_mount(home / "berth")
+        run("--stop")
+        assert parts.find_mount(home / "berth") is None
+    finally:
+        os.chmod("/dev/fuse", device_mode)
+        parts.force_unmount(home)
+        kill_leftover(home / ".local/state")
