@@ -1,0 +1,82 @@
+"""The driver's own count of waits agrees with what the relay saw pass."""
+
+import os
+import threading
+
+import pytest
+
+from lib.exec_client import ExecClient
+
+
+@pytest.fixture
+def through_relay(service, start_relay, start_mount):
+    """A workspace's directory on a mount behind the relay, and a function that counts."""
+    with ExecClient(service.socket) as client:
+        client.create("counted")
+    relay = start_relay(service, delay=2)
+    mount = start_mount(service, url=relay.url)
+    directory = mount.path / "counted"
+    os.listdir(directory)
+
+    def count(work):
+        relay.reset_stats()
+        before = mount.stats()
+        work()
+        return relay.stats(), before, mount.stats()
+
+    return directory, count
+
+
+def test_operations_in_series_are_counted_alike(through_relay):
+    directory, count = through_relay
+
+    def work():
+        for number in range(10):
+            path = directory / f"file{number}"
+            path.write_bytes(b"content")
+            assert path.read_bytes() == b"content"
+            path.rename(directory / f"renamed{number}")
+            assert not path.exists()
+        os.mkdir(directory / "d")
+        os.rmdir(directory / "d")
+
+    relay, before, after = count(work)
+    # Every request of one program in series is waited for, so both rules say the same.
+    assert relay["malformed"] == 0
+    assert after["blocking"] - before["blocking"] == relay["requests"]
+    assert after["round_trips"] - before["round_trips"] == relay["round_trips_max"]
+    # At the least: create, write, read, rename and the missing name, each with an answer.
+    assert relay["round_trips_max"] >= 50
+
+
+def test_messages_are_counted_alike(through_relay):
+    directory, count = through_relay
+    relay, before, after = count(lambda: [(directory / f"f{n}").write_bytes(b"x") for n in range(20)])
+    sent = {kind: row["frames"] for kind, row in relay["to_server"]["types"].items()}
+    told = {kind: number - before["requests"].get(kind, 0)
+            for kind, number in after["requests"].items()}
+    # FORGET and RELEASE may leave the driver while the two counts are being read.
+    for counts in (sent, told):
+        counts.pop("FORGET", None)
+        counts.pop("RELEASE", None)
+    assert {kind: number for kind, number in told.items() if number} == sent
+    assert sent["CREATE"] == 20
+
+
+def test_operations_at_the_same_time_share_their_round_trips(through_relay):
+    directory, count = through_relay
+    for number in range(16):
+        (directory / f"f{number}").write_bytes(b"x")
+
+    def work():
+        threads = [threading.Thread(target=os.chmod, args=(directory / f"f{n}", 0o600)) for n in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+
+    relay, before, after = count(work)
+    assert relay["requests"] >= 16
+    # The relay cannot be below the driver: it counts every request, and sees replies earlier.
+    own = after["round_trips"] - before["round_trips"]
+    assert own <= relay["round_trips_max"] < 16
