@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <string.h>
 
 #include "base/buffer.h"
@@ -47,6 +48,16 @@ static int find_place(struct cli *cli, const struct exec_options *options, struc
     return 0;
 }
 
+/* A standard descriptor that is closed would become the connection's number, and the command's
+ * output be written into it. What takes its place fails as a closed one does. */
+static bool hold_standard_descriptors(void)
+{
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
+            return false;
+    return true;
+}
+
 int cmd_exec(struct cli *cli, int argc, char **argv)
 {
     _cleanup_exec_options_ struct exec_options options = {0};
@@ -54,6 +65,8 @@ int cmd_exec(struct cli *cli, int argc, char **argv)
     _cleanup_buffer_ struct buffer directory = {0};
     struct exec_place place;
     struct failure failure;
+    if (!hold_standard_descriptors())
+        return EXEC_STATUS_NOT_STARTED;
     int r = exec_options_parse(cli, argc, argv, &options, &failure);
     if (r == -ECANCELED)
         return CLI_OK;

@@ -81,6 +81,12 @@ def processes_with(word):
     return found
 
 
+def memory_limit(harness):
+    """Growth of a service that is bounded; a sanitised one keeps freed memory aside."""
+    with open(harness.program("berthd"), "rb") as program:
+        return (512 if b"__asan_init" in program.read() else 16) << 20
+
+
 def unique_sleep():
     """Arguments of a sleep that only this test runs."""
     return f"{600 + os.getpid() % 100}.{time.monotonic_ns()}"
@@ -397,7 +403,7 @@ def test_256_mib_of_binary_output(execute, harness, service):
             digest.update(chunk)
     path.unlink()
     assert digest.hexdigest() == expected
-    assert service.memory() - before < 16 << 20
+    assert service.memory() - before < memory_limit(harness)
 
 
 @pytest.mark.slow
@@ -465,8 +471,8 @@ def test_closed_local_output(harness, service, tree):
     berth = harness.program("berth")
     result = harness.run(["sh", "-c", f"'{berth}' exec -w {WORKSPACE} -- echo x >&-"],
                          env=service.client_env())
-    assert result.returncode in (0, 125)
-    assert "x" not in result.stderr
+    assert (result.returncode, result.stderr) == (
+        125, "berth: standard output: Bad file descriptor\n")
 
 
 def test_slow_reader_gets_everything(begin, service):
@@ -865,7 +871,7 @@ def test_commands_run_side_by_side(client):
     assert time.monotonic() - before < 20
 
 
-def test_client_that_never_reads(execute, client, service):
+def test_client_that_never_reads(execute, client, harness, service):
     """Only its own command stops; the service's memory does not grow; others do not notice."""
     client.run(WORKSPACE, ["true"])
     before = service.memory()
@@ -877,7 +883,7 @@ def test_client_that_never_reads(execute, client, service):
             assert bytes(client.run(WORKSPACE, ["echo", str(i)]).output[1]) == f"{i}\n".encode()
         assert time.monotonic() - begun < 10
         assert execute("echo", "hi").stdout == "hi\n"
-        assert service.memory() - before < 16 << 20
+        assert service.memory() - before < memory_limit(harness)
         assert calls[0].verdict is None
     wait_until(lambda: children_of(service.pid) == [], what="the end of the deaf client's commands")
 
