@@ -212,26 +212,32 @@ static int open_credentials(struct service *service, const struct service_settin
     return r;
 }
 
+static int open_default_listener(struct server *s, struct failure *ret_failure)
+{
+    _cleanup_free_ char *url = NULL;
+    int r = paths_make_socket_dir(ret_failure);
+    if (r == 0)
+        r = paths_default_url(&url, ret_failure);
+    return r < 0 ? r : listener_open(s, url, NULL, ret_failure);
+}
+
+/* ROOT/berthd.sock last: whoever can connect there finds a service that is complete. */
 static int open_listeners(struct service *service, const struct service_settings *settings,
                           struct failure *ret_failure)
 {
     struct server *s = &service->server;
-    _cleanup_free_ char *path = NULL;
-    int r = service_socket_path(store_root(s->store), &path);
-    if (r < 0)
-        return failure_set(ret_failure, r, "out of memory");
-    r = listener_open_path(s, path, ret_failure);
+    int r = 0;
     for (size_t i = 0; r == 0 && i < settings->listen_count; i++)
         r = listener_open(s, settings->listen[i], service->tls, ret_failure);
-    if (r < 0 || settings->listen_count > 0)
+    if (r == 0 && settings->listen_count == 0)
+        r = open_default_listener(s, ret_failure);
+    if (r < 0)
         return r;
-    _cleanup_free_ char *url = NULL;
-    r = paths_make_socket_dir(ret_failure);
-    if (r == 0)
-        r = paths_default_url(&url, ret_failure);
-    if (r == 0)
-        r = listener_open(s, url, NULL, ret_failure);
-    return r;
+    _cleanup_free_ char *path = NULL;
+    r = service_socket_path(store_root(s->store), &path);
+    if (r < 0)
+        return failure_set(ret_failure, r, "out of memory");
+    return listener_open_path(s, path, ret_failure);
 }
 
 static int new_events(struct service *service)
