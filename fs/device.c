@@ -31,8 +31,10 @@ struct device {
  * are sent, and where libfuse sends them already this changes nothing.
  *
  * Without PARALLEL_DIROPS the kernel holds a directory locked during each LOOKUP and READDIR
- * in it, so that they go over the network one after the other. */
-#define WANTED_FLAGS FUSE_PARALLEL_DIROPS
+ * in it, so that they go over the network one after the other. Without HANDLE_KILLPRIV_V2 it
+ * asks for security.capability before every write; with it, it says when set-uid and set-gid
+ * are to be cleared, and the service does. */
+#define WANTED_FLAGS (FUSE_PARALLEL_DIROPS | FUSE_HANDLE_KILLPRIV_V2)
 
 static ssize_t device_read(int fd, void *buffer, size_t len, void *userdata)
 {
@@ -64,6 +66,28 @@ static ssize_t device_write(int fd, struct iovec *iov, int count, void *userdata
     return writev(fd, iov, count);
 }
 
+/* The arguments of the request that is being handled; NULL if it is another or too short. */
+static const void *current_arguments(const struct driver *d, uint32_t opcode, size_t size)
+{
+    const struct fuse_buf *b = &d->device->buffer;
+    const struct fuse_in_header *in = b->mem;
+    return in->opcode == opcode && b->size >= sizeof *in + size ? in + 1 : NULL;
+}
+
+bool device_write_kills_priv(const struct driver *d)
+{
+    const struct fuse_write_in *w = current_arguments(d, FUSE_WRITE, sizeof *w);
+    return w && (w->write_flags & FUSE_WRITE_KILL_SUIDGID);
+}
+
+bool device_open_kills_priv(const struct driver *d)
+{
+    const struct fuse_open_in *o = current_arguments(d, FUSE_OPEN, sizeof *o);
+    const struct fuse_create_in *c = current_arguments(d, FUSE_CREATE, sizeof *c);
+    return (o && (o->open_flags & FUSE_OPEN_KILL_SUIDGID)) ||
+           (c && (c->open_flags & FUSE_OPEN_KILL_SUIDGID));
+}
+
 static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
     conn->max_background = MAX_BACKGROUND;
@@ -73,10 +97,9 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
                               FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_READDIRPLUS |
                               FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_ASYNC_DIO |
                               FUSE_CAP_ATOMIC_O_TRUNC;
-    /* Not among them: WRITEBACK_CACHE assumes that nobody else changes the files.
-     * HANDLE_KILLPRIV would leave clearing set-uid bits to the service on every write, chown
-     * and truncate; the kernel does it by SETATTR. Splicing needs pipes that the hooks above
-     * do not have. */
+    /* Not among them: WRITEBACK_CACHE assumes that nobody else changes the files. The first
+     * HANDLE_KILLPRIV would have set-uid cleared on every write, whoever writes. Splicing
+     * needs pipes that the hooks above do not have. */
     conn->want = conn->capable & want;
 }
 

@@ -7,3 +7,8 @@
  * d's loop. d->ready is called once the kernel and the driver have agreed on the protocol. */
 int device_start(struct driver *d, int fd, struct failure *ret_failure);
 void device_free(struct device *dev);
+
+/* For handlers, before they return: whether the kernel's request says that set-uid and set-gid
+ * are to be cleared. libfuse (3.14) does not pass this on. */
+bool device_write_kills_priv(const struct driver *d);
+bool device_open_kills_priv(const struct driver *d);

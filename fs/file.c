@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 
+#include "device.h"
+
 static uint32_t wire_open_flags(int flags)
 {
     static const struct {
@@ -67,6 +69,8 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     if (!r || !request_set_inode(r, ino))
         return;
     r->message.open.flags = wire_open_flags(fi->flags) & ~(uint32_t)WIRE_OPEN_EXCLUSIVE;
+    if (device_open_kills_priv(r->driver))
+        r->message.open.flags |= WIRE_OPEN_KILL_PRIV;
     request_send(r, open_done);
 }
 
@@ -115,6 +119,8 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
         return;
     r->message.create = (struct wire_create){
         .flags = wire_open_flags(fi->flags), .mode = mode & 07777, .name = request_name(r)};
+    if (device_open_kills_priv(r->driver))
+        r->message.create.flags |= WIRE_OPEN_KILL_PRIV;
     request_send(r, create_done);
 }
 
@@ -161,6 +167,7 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off
         return;
     r->size = size;
     r->message.write.offset = (uint64_t)off;
+    r->message.write.flags = device_write_kills_priv(r->driver) ? WIRE_WRITE_KILL_PRIV : 0;
     r->message.write.data = bytes_of(data, size);
     request_send(r, write_done);
 }

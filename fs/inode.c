@@ -110,6 +110,7 @@ int inode_table_init(struct inode_table *t, uint8_t root_flags)
         return -ENOMEM;
     }
     t->root->id = ROOT_ID;
+    t->root->ino = ROOT_ID;
     t->root->type = S_IFDIR;
     t->root->flags = root_flags;
     t->root->pins = 1;

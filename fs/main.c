@@ -54,13 +54,15 @@ struct ready {
 static void on_ready(void *context)
 {
     struct ready *r = context;
-    log_info("mounted %s at %s", r->driver->settings->url, r->driver->mountpoint);
-    if (r->outcome->fd < 0)
+    if (r->outcome->fd < 0) {
+        log_info("mounted %s at %s", r->driver->settings->url, r->driver->mountpoint);
         return;
+    }
     detach_stdio();
     if (r->log_fd >= 0)
         (void)dup2(r->log_fd, STDERR_FILENO);
     close_fd(&r->log_fd);
+    log_info("mounted %s at %s", r->driver->settings->url, r->driver->mountpoint);
     (void)!write(r->outcome->fd, "", 1); /* an empty message: success */
     close_fd(&r->outcome->fd);
     r->outcome->told = true;

@@ -165,10 +165,16 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
     for (size_t n = 0; n < ARRAY_SIZE(bits); n++)
         if (to_set & bits[n].fuse)
             valid |= bits[n].wire;
-    if (!valid) {
+    if (to_set & FUSE_SET_ATTR_KILL_SUID)
+        valid |= WIRE_SET_KILL_PRIV;
+    const struct inode *i = inode_get(&d->inodes, ino);
+    if (!valid && (!i || i->type != S_IFREG)) {
         op_getattr(req, ino, fi);
         return;
     }
+    /* What is left of a chown that changes no owner still clears set-uid and set-gid. */
+    if (!valid)
+        valid = WIRE_SET_KILL_PRIV;
     struct request *r = request_start(req, WIRE_SETATTR, NULL, NULL);
     if (!r || !request_set_inode(r, ino))
         return;

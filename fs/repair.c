@@ -144,7 +144,8 @@ void repair_handle(struct driver *d, struct handle *h, struct request *waiter)
     }
     q->context = p;
     q->inode = inode_pin(h->inode);
-    q->message.open.flags = h->flags & ~(uint32_t)(WIRE_OPEN_TRUNCATE | WIRE_OPEN_EXCLUSIVE);
+    q->message.open.flags =
+        h->flags & ~(uint32_t)(WIRE_OPEN_TRUNCATE | WIRE_OPEN_EXCLUSIVE | WIRE_OPEN_KILL_PRIV);
     request_send(q, handle_opened);
 }
 
