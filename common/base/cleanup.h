@@ -34,21 +34,21 @@ static inline int take_fd(int *fd)
     return taken;
 }
 
-#define take_ptr(pointer)                                                                          \
-    ({                                                                                             \
-        __auto_type taken_ = (pointer);                                                            \
-        (pointer) = NULL;                                                                          \
-        taken_;                                                                                    \
+#define take_ptr(pointer)               \
+    ({                                  \
+        __auto_type taken_ = (pointer); \
+        (pointer) = NULL;               \
+        taken_;                         \
     })
 
 /* Defines free_NAME(TYPE **) for use with _cleanup_, from a function that takes TYPE *. */
-#define DEFINE_CLEANUP(type, function)                                                             \
-    static inline void function##_pointer(type *pointer)                                           \
-    {                                                                                              \
-        if (*pointer)                                                                              \
-            (function)(*pointer);                                                                  \
-        *pointer = NULL;                                                                           \
-    }                                                                                              \
+#define DEFINE_CLEANUP(type, function)                   \
+    static inline void function##_pointer(type *pointer) \
+    {                                                    \
+        if (*pointer)                                    \
+            (function)(*pointer);                        \
+        *pointer = NULL;                                 \
+    }                                                    \
     struct cleanup_semicolon_
 
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
