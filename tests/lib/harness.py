@@ -271,7 +271,8 @@ class Service(Process):
         super().__init__(harness, "berthd", argv, env=env)
         self.root = Path(root)
         self.token_file = token_file
-        self.token = Path(token_file).read_text().split()[0] if token_file else None
+        self.token = next((line for line in Path(token_file).read_text().splitlines()
+                           if line and not line.startswith("#")), None) if token_file else None
         self.tls = tls
         self.restart_arguments = (root, listeners, token_file, tls, env)
         # The service always listens in its root too, for --stdio; that is not one of ours.
