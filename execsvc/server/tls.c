@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <openssl/err.h>
+#include <openssl/x509err.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -27,6 +28,12 @@ const char *tls_error_text(char *out, size_t size)
 static int tls_failure(struct failure *ret_failure, const char *what, const char *file)
 {
     char reason[160];
+    unsigned long first = ERR_peek_error();
+    if (ERR_GET_LIB(first) == ERR_LIB_X509 && ERR_GET_REASON(first) == X509_R_KEY_VALUES_MISMATCH) {
+        ERR_clear_error();
+        return failure_set(ret_failure, -EINVAL, "the %s %s does not belong to the certificate",
+                           what, file);
+    }
     const char *text = tls_error_text(reason, sizeof reason);
     /* OpenSSL hides errno behind its own reasons: ask again for the usual ones. */
     if (access(file, R_OK) < 0)
@@ -89,9 +96,6 @@ int tls_new(const char *cert_file, const char *key_file, const char *client_ca, 
         r = tls_failure(ret_failure, "certificate", cert_file);
     else if (SSL_CTX_use_PrivateKey_file(t->context, key_file, SSL_FILETYPE_PEM) != 1)
         r = tls_failure(ret_failure, "key", key_file);
-    else if (SSL_CTX_check_private_key(t->context) != 1)
-        r = failure_set(ret_failure, -EINVAL, "the key %s does not belong to the certificate %s",
-                        key_file, cert_file);
     else if (client_ca)
         r = set_client_ca(t->context, client_ca, ret_failure);
     if (r < 0) {
