@@ -10,8 +10,10 @@ static uint32_t wire_open_flags(int flags)
         int posix;
         uint32_t wire;
     } bits[] = {
-        {O_APPEND, WIRE_OPEN_APPEND}, {O_TRUNC, WIRE_OPEN_TRUNCATE}, {O_EXCL, WIRE_OPEN_EXCLUSIVE},
-        {O_SYNC, WIRE_OPEN_SYNC},     {O_DSYNC, WIRE_OPEN_DSYNC},
+        {O_TRUNC, WIRE_OPEN_TRUNCATE},
+        {O_EXCL, WIRE_OPEN_EXCLUSIVE},
+        {O_SYNC, WIRE_OPEN_SYNC},
+        {O_DSYNC, WIRE_OPEN_DSYNC},
     };
     uint32_t wire = 0;
     switch (flags & O_ACCMODE) {
@@ -168,6 +170,10 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off
     r->size = size;
     r->message.write.offset = (uint64_t)off;
     r->message.write.flags = device_write_kills_priv(r->driver) ? WIRE_WRITE_KILL_PRIV : 0;
+    /* Not a property of the handle: fcntl() changes O_APPEND, and pages of a mapped file go
+     * through any handle to where they belong. */
+    if ((fi->flags & O_APPEND) && !fi->writepage)
+        r->message.write.flags |= WIRE_WRITE_APPEND;
     r->message.write.data = bytes_of(data, size);
     request_send(r, write_done);
 }

@@ -64,6 +64,7 @@ enum wire_open_flags {
 
 enum wire_write_flags {
     WIRE_WRITE_KILL_PRIV = 1, /* clear set-uid and set-gid, as write() by an ordinary user */
+    WIRE_WRITE_APPEND = 2,    /* to the end of the file as it is then, whatever the offset */
 };
 
 enum wire_exec_flags {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/falloc.h>
+#include <sys/uio.h>
 
 #define FALLOCATE_ALL                                                        \
     (FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_COLLAPSE_RANGE | \
@@ -71,7 +72,7 @@ OPERATION(write)
     int r = get_file(session, w->handle, &handle);
     if (r < 0)
         return r;
-    if (w->flags & ~(uint32_t)WIRE_WRITE_KILL_PRIV)
+    if (w->flags & ~(uint32_t)(WIRE_WRITE_KILL_PRIV | WIRE_WRITE_APPEND))
         return -EINVAL;
     if (!range_valid(w->offset, w->data.len))
         return w->offset <= INT64_MAX ? -EFBIG : -EINVAL;
@@ -82,9 +83,12 @@ OPERATION(write)
     }
     size_t done = 0;
     while (done < w->data.len) {
-        /* With O_APPEND the offset does not matter: the data goes to the end. */
-        ssize_t n =
-            pwrite(handle->fd, w->data.data + done, w->data.len - done, (off_t)(w->offset + done));
+        /* Appending is the kernel's work: it finds the end and writes there in one step. With
+         * O_APPEND or RWF_APPEND the offset does not matter. */
+        struct iovec rest = {.iov_base = (void *)(uintptr_t)(w->data.data + done),
+                             .iov_len = w->data.len - done};
+        ssize_t n = pwritev2(handle->fd, &rest, 1, (off_t)(w->offset + done),
+                             w->flags & WIRE_WRITE_APPEND ? RWF_APPEND : 0);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && done == 0)
