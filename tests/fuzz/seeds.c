@@ -1,0 +1,199 @@
+/* Writes what the fuzzers start from, out of the table.
+ *   fuzz-seeds dictionary     on standard output
+ *   fuzz-seeds corpus DIR     DIR/fuzz_X/… for each target */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "requests.h"
+#include "wire/session.h"
+
+/* Longer seeds are left out: they slow a fuzzer down and teach it nothing. */
+#define SEED_MAX 4096
+
+static void check(bool ok, const char *what)
+{
+    if (!ok) {
+        perror(what);
+        exit(1);
+    }
+}
+
+static void entry(const char *name, const uint8_t *data, size_t len)
+{
+    printf("%s=\"", name);
+    for (size_t i = 0; i < len; i++)
+        printf("\\x%02x", data[i]);
+    puts("\"");
+}
+
+static void dictionary(void)
+{
+    char name[80];
+    for (size_t i = 0; i < wire_row_count(); i++) {
+        const struct wire_row *row = wire_row_at(i);
+        uint8_t raw[WIRE_HEADER_SIZE];
+        const struct wire_header least = {.length = row->min_payload, .type = (uint16_t)row->type};
+        wire_header_encode(raw, &least);
+        entry(row->name, raw + 4, 4);
+        (void)snprintf(name, sizeof name, "%s_least", row->name);
+        entry(name, raw, 8);
+        const struct wire_header most = {.length = row->max_payload, .type = (uint16_t)row->type};
+        wire_header_encode(raw, &most);
+        (void)snprintf(name, sizeof name, "%s_most", row->name);
+        entry(name, raw, 8);
+    }
+    entry("zstd_magic", (const uint8_t *)"\x28\xb5\x2f\xfd", 4);
+    entry("nsec_limit", (const uint8_t *)"\x00\xca\x9a\x3b", 4);
+}
+
+static void write_seed(const char *dir, const char *target, const char *name, uint8_t first,
+                       struct bytes rest)
+{
+    char path[4096];
+    (void)snprintf(path, sizeof path, "%s/%s", dir, target);
+    check(mkdir(path, 0777) == 0 || errno == EEXIST, path);
+    (void)snprintf(path, sizeof path, "%s/%s/%s-%u", dir, target, name, first);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    check(fd >= 0, path);
+    check(write(fd, &first, 1) == 1, path);
+    check(write(fd, rest.data, rest.len) == (ssize_t)rest.len, path);
+    check(close(fd) == 0, path);
+}
+
+static void move(struct session *from, struct session *to, struct buffer *copy)
+{
+    struct bytes out = session_output(from);
+    check(buffer_append(copy, out.data, out.len) == 0, "memory");
+    if (out.len > 0)
+        check(session_feed(to, out.data, out.len) == 0, "feed");
+    session_output_done(from, out.len);
+    struct wire_frame *frame;
+    while (session_next(to, &frame))
+        wire_frame_free(frame);
+}
+
+/* Both sides, and all that they said from HELLO on. */
+struct talk {
+    struct session *client, *server;
+    struct buffer by_client, by_server;
+};
+
+static void talk_new(struct talk *t, uint64_t features)
+{
+    struct session_config config = {.role = SESSION_CLIENT,
+                                    .max_payload = WIRE_PAYLOAD_MAX,
+                                    .max_calls = 64,
+                                    .window = 4096,
+                                    .features = features,
+                                    .agent = "seed"};
+    *t = (struct talk){0};
+    check(session_new(&config, &t->client) == 0, "session");
+    config.role = SESSION_SERVER;
+    check(session_new(&config, &t->server) == 0, "session");
+    move(t->client, t->server, &t->by_client);
+    move(t->server, t->client, &t->by_server);
+}
+
+static void talk_free(struct talk *t)
+{
+    session_free(t->client);
+    session_free(t->server);
+    buffer_release(&t->by_client);
+    buffer_release(&t->by_server);
+}
+
+/* The tag of the request of this type among those of the client target. */
+static uint64_t request_all(struct talk *t, enum wire_type wanted)
+{
+    struct sample sample;
+    uint64_t found = 0;
+    for (size_t i = 0; fuzz_request(i, &sample); i++) {
+        uint64_t tag;
+        check(session_request(t->client, &sample.message, true, &tag) == 0, "request");
+        if (sample.message.type == wanted || wanted == WIRE_NONE)
+            found = tag;
+        sample_release(&sample);
+    }
+    move(t->client, t->server, &t->by_client);
+    return found;
+}
+
+static enum wire_type call_for(const struct wire_row *row)
+{
+    if (row->class != WIRE_CLASS_REPLY)
+        return row->owner;
+    for (size_t i = 0; i < wire_row_count(); i++)
+        if (wire_row_at(i)->class == WIRE_CLASS_REQUEST && wire_row_at(i)->owner == row->type)
+            return wire_row_at(i)->type;
+    return WIRE_NONE; /* ERROR: any */
+}
+
+static void session_seeds(const char *dir, const struct wire_row *row, const struct sample *sample,
+                          const char *name, uint64_t features)
+{
+    struct talk t;
+    talk_new(&t, features);
+    uint64_t tag;
+    if (row->class == WIRE_CLASS_REQUEST)
+        (void)session_request(t.client, &sample->message, true, &tag);
+    else if (row->class == WIRE_CLASS_NOTICE)
+        (void)session_send(row->from & WIRE_FROM_CLIENT ? t.client : t.server, 0, &sample->message);
+    else if (row->class != WIRE_CLASS_RECORD)
+        (void)session_send(row->from & WIRE_FROM_SERVER ? t.server : t.client,
+                           request_all(&t, call_for(row)), &sample->message);
+    move(t.client, t.server, &t.by_client);
+    move(t.server, t.client, &t.by_server);
+    uint8_t first = (uint8_t)(1 | (features ? 4 : 0) | (row->type & 8));
+    if (t.by_client.len <= SEED_MAX)
+        write_seed(dir, "fuzz_session_server", name, first, buffer_view(&t.by_client));
+    if (t.by_server.len <= SEED_MAX)
+        write_seed(dir, "fuzz_session_client", name, first, buffer_view(&t.by_server));
+    talk_free(&t);
+}
+
+static void corpus(const char *dir)
+{
+    check(mkdir(dir, 0777) == 0 || errno == EEXIST, dir);
+    static const enum sample_kind kinds[] = {SAMPLE_LEAST, SAMPLE_GREATEST, SAMPLE_TYPICAL};
+    for (size_t i = 0; i < wire_row_count(); i++) {
+        const struct wire_row *row = wire_row_at(i);
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+            char name[80];
+            (void)snprintf(name, sizeof name, "%s-%zu", row->name, k);
+            struct sample sample;
+            sample_make(row, kinds[k], &sample);
+            struct buffer payload = {0};
+            check(buffer_append_u8(&payload, (uint8_t)(row->type >> 8)) == 0 &&
+                      wire_encode(&payload, &sample.message) == 0,
+                  "encode");
+            if (payload.len <= SEED_MAX)
+                write_seed(dir, "fuzz_wire_decode", name, (uint8_t)row->type,
+                           buffer_view(&payload));
+            buffer_release(&payload);
+            if (row->phase != WIRE_PHASE_HELLO && row->type != WIRE_GRANT) {
+                session_seeds(dir, row, &sample, name, 0);
+                session_seeds(dir, row, &sample, name, WIRE_FEATURE_ZSTD);
+            }
+            sample_release(&sample);
+        }
+    }
+    static const char *const ids[] = {"hread", "./../etc", "aa%2F", "%2E.", "~~", "\xc3\xa9"};
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        char name[16];
+        (void)snprintf(name, sizeof name, "id-%zu", i);
+        write_seed(dir, "fuzz_thread_id", name, 'T', bytes_of_string(ids[i]));
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && strcmp(argv[1], "dictionary") == 0)
+        dictionary();
+    else if (argc == 3 && strcmp(argv[1], "corpus") == 0)
+        corpus(argv[2]);
+    else
+        return 2;
+    return 0;
+}
