@@ -50,6 +50,19 @@ int cmd_status(struct cli *cli, int argc, char **argv);
 int cmd_doctor(struct cli *cli, int argc, char **argv);
 int cmd_help(struct cli *cli, int argc, char **argv);
 
+/* Their help pages, beside them. */
+extern const char create_usage[];
+extern const char ls_usage[];
+extern const char rm_usage[];
+extern const char mount_usage[];
+extern const char umount_usage[];
+extern const char status_usage[];
+extern const char doctor_usage[];
+extern const char help_usage[];
+
+/* The whole program but its process-wide settings; returns the exit status. */
+int cli_main(struct cli *cli, int argc, char **argv);
+
 /* The row of a name, or NULL. */
 const struct cli_command *cli_find_command(const char *name);
 
@@ -65,8 +78,8 @@ int cli_usage_error(const struct cli *cli, const char *format, ...)
 /* Prints the running command's help on standard output and returns CLI_OK. */
 int cli_show_help(const struct cli *cli);
 
-/* For what getopt_long returned and the command does not know, with opterr = 0 and options
- * beginning with ':' (or "+:"): says which option is wrong and why. Returns CLI_USAGE. */
+/* For '?' and ':' of getopt_long, with opterr = 0 and short options that begin with ':' (or
+ * "+:"): says which option is wrong and why. Returns CLI_USAGE. */
 int cli_option_error(const struct cli *cli, int option, char **argv);
 
 /* Flushes standard output. CLI_FAILED, with a message, when it could not be written; else

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "cli/exec_result.h"
 #include "cli/exec_terminal.h"
 #include "cli/local_output.h"
@@ -16,8 +17,11 @@
  * never waits for it, and far above a line, so that it costs no frame for each. */
 #define GRANT_PORTION 16384
 
-/* From the forwarded TSTP to our own stop: time for the message to leave. */
-#define STOP_DELAY_US 50000
+/* From the forwarded TSTP, and from the last output after it, to our own stop: time for the
+ * message to leave and for what was on its way to arrive. The service gives up clients that
+ * leave it with unread output. */
+#define STOP_QUIET_US 50000
+#define STOP_LATEST_NS (2 * NSEC_PER_SEC)
 
 /* The first interrupt is the command's, the second kills it, the third gives up on it. */
 enum interrupts { INTERRUPT_FORWARD = 1, INTERRUPT_KILL = 2, INTERRUPT_GIVE_UP = 3 };
@@ -56,6 +60,7 @@ struct exec_run {
     struct exec_terminal terminal;
     struct event *signals[ARRAY_SIZE(forwarded_signals)];
     struct event *stop;
+    uint64_t stop_latest_ns;
     int interrupts;
 };
 
@@ -115,6 +120,12 @@ static void on_written(void *context, size_t bytes)
     run_quit_if_done(stream->run);
 }
 
+static void stop_soon(struct exec_run *run)
+{
+    const struct timeval quiet = {.tv_usec = STOP_QUIET_US};
+    (void)event_add(run->stop, &quiet);
+}
+
 static void send_signal(struct exec_run *run, int signal)
 {
     const struct wire_message message = {.type = WIRE_EXEC_SIGNAL,
@@ -145,6 +156,8 @@ static void on_output(struct exec_run *run, const struct wire_exec_output *item)
         run_give_up(run, "the service sent output with a gap");
         return;
     }
+    if (event_pending(run->stop, EV_TIMEOUT, NULL) && clock_monotonic_ns() < run->stop_latest_ns)
+        stop_soon(run);
     size_t len = item->data.len;
     stream->received += len;
     bool capture = run->options->json;
@@ -343,7 +356,6 @@ static void on_interrupt(struct exec_run *run)
 static void on_signal(evutil_socket_t signal, short what, void *context)
 {
     struct exec_run *run = context;
-    const struct timeval delay = {.tv_usec = STOP_DELAY_US};
     if (run->finished && signal != SIGWINCH && signal != SIGCONT && signal != SIGTSTP) {
         /* The command has ended; only a reader that does not read keeps us. */
         run->status = EXEC_STATUS_SIGNAL + signal;
@@ -354,7 +366,8 @@ static void on_signal(evutil_socket_t signal, short what, void *context)
         send_size(run);
     } else if (signal == SIGTSTP) {
         send_signal(run, SIGTSTP);
-        (void)event_add(run->stop, &delay);
+        run->stop_latest_ns = clock_monotonic_ns() + STOP_LATEST_NS;
+        stop_soon(run);
     } else if (signal == SIGCONT) {
         (void)exec_terminal_enter(&run->terminal);
         send_signal(run, SIGCONT);

@@ -1,0 +1,236 @@
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/help.h"
+#include "cli/here.h"
+#include "cli/text.h"
+
+#define AGENT "berth " BERTH_VERSION
+
+enum { OPTION_URL = 256, OPTION_TOKEN, OPTION_CA, OPTION_CERT, OPTION_KEY, OPTION_CONFIG };
+
+static const struct option global_options[] = {
+    {"url", required_argument, NULL, OPTION_URL},
+    {"token-file", required_argument, NULL, OPTION_TOKEN},
+    {"ca-file", required_argument, NULL, OPTION_CA},
+    {"cert-file", required_argument, NULL, OPTION_CERT},
+    {"key-file", required_argument, NULL, OPTION_KEY},
+    {"config", required_argument, NULL, OPTION_CONFIG},
+    {"help", no_argument, NULL, 'h'},
+    {"version", no_argument, NULL, 'V'},
+    {0},
+};
+
+/* --- messages -------------------------------------------------------------------- */
+
+static void print_error(const struct cli *cli, const char *format, va_list args)
+{
+    char sentence[FAILURE_TEXT_MAX + 256];
+    _cleanup_buffer_ struct buffer line = {0};
+    (void)vsnprintf(sentence, sizeof sentence, format, args);
+    int r = buffer_printf(
+        &line, cli->command ? "berth: %s: " : "berth: ", cli->command ? cli->command->name : "");
+    if (r == 0)
+        r = text_escape(&line, bytes_of_string(sentence), TEXT_SENTENCE);
+    if (r == 0)
+        r = buffer_append(&line, "\n", 1);
+    /* In one piece, so that lines of several programs do not mix. */
+    if (r == 0)
+        (void)fwrite(line.data, 1, line.len, stderr);
+    else
+        (void)fputs("berth: out of memory\n", stderr);
+}
+
+void cli_error(const struct cli *cli, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    print_error(cli, format, args);
+    va_end(args);
+}
+
+int cli_usage_error(const struct cli *cli, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    print_error(cli, format, args);
+    va_end(args);
+    if (cli->command)
+        (void)fprintf(stderr, "Try `berth help %s`.\n", cli->command->name);
+    else
+        (void)fputs("Try `berth --help`.\n", stderr);
+    return CLI_USAGE;
+}
+
+int cli_show_help(const struct cli *cli)
+{
+    help_print_command(cli->command);
+    return cli_finish_output(cli, CLI_OK);
+}
+
+/* True when `word` is --NAME or --NAME=VALUE of an option that belongs before the command. */
+static const char *global_option_name(const char *word)
+{
+    if (strncmp(word, "--", 2) != 0)
+        return NULL;
+    size_t len = strcspn(word + 2, "=");
+    for (const struct option *o = global_options; o->name; o++)
+        if (o->has_arg && strlen(o->name) == len && strncmp(o->name, word + 2, len) == 0)
+            return o->name;
+    return NULL;
+}
+
+int cli_option_error(const struct cli *cli, int option, char **argv)
+{
+    const char *word = argv[optind - 1];
+    const char *global = cli->command ? global_option_name(word) : NULL;
+    if (global)
+        return cli_usage_error(cli, "--%s belongs before the command: berth --%s … %s", global,
+                               global, cli->command->name);
+    if (option == ':')
+        return cli_usage_error(cli, "%s needs a value", word);
+    if (optopt > 0 && optopt < 256)
+        return cli_usage_error(cli, "there is no option -%c", optopt);
+    if (optopt)
+        return cli_usage_error(cli, "%.*s takes no value", (int)strcspn(word, "="), word);
+    return cli_usage_error(cli, "there is no option %s, or it is not clear which one is meant",
+                           word);
+}
+
+int cli_finish_output(const struct cli *cli, int status)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    cli_error(cli, "writing the output failed: %s",
+              errno ? strerror(errno) : "not all was written");
+    return status == CLI_OK ? CLI_FAILED : status;
+}
+
+/* --- the service ----------------------------------------------------------------- */
+
+bool cli_load_settings(struct cli *cli)
+{
+    struct failure failure;
+    if (cli->settings_loaded)
+        return true;
+    if (client_settings_load(&cli->flags, &cli->settings, &failure) < 0) {
+        cli_error(cli, "%s", failure.text);
+        return false;
+    }
+    cli->settings_loaded = true;
+    return true;
+}
+
+void cli_use_here(struct cli *cli, const struct here *here)
+{
+    struct client_flags *f = &cli->flags;
+    if (cli->url_given)
+        return;
+    f->url = here->url;
+    f->token_file = f->token_file ? f->token_file : here->token_file;
+    f->ca_file = f->ca_file ? f->ca_file : here->ca_file;
+    f->cert_file = f->cert_file ? f->cert_file : here->cert_file;
+    f->key_file = f->key_file ? f->key_file : here->key_file;
+}
+
+int cli_connect(struct cli *cli, struct client **ret)
+{
+    if (!cli_load_settings(cli))
+        return -EINVAL;
+    struct failure failure;
+    struct stream_options options = client_settings_stream(&cli->settings);
+    int r = client_connect(&options, AGENT, ret, &failure);
+    if (r < 0)
+        cli_error(cli, "%s", failure.text);
+    return r;
+}
+
+int cli_call(struct client *client, const struct wire_message *request, struct wire_frame **ret,
+             struct failure *ret_failure)
+{
+    return client_call_sync(client, request, CLI_CALL_TIMEOUT_MS, ret, ret_failure);
+}
+
+/* --- the command line ------------------------------------------------------------ */
+
+const struct cli_command *cli_find_command(const char *name)
+{
+    for (const struct cli_command *c = cli_commands; c->name; c++)
+        if (strcmp(c->name, name) == 0)
+            return c;
+    return NULL;
+}
+
+const char help_usage[] = "usage: berth help [COMMAND]\n"
+                          "Explains a command, with examples.\n";
+
+int cmd_help(struct cli *cli, int argc, char **argv)
+{
+    if (argc > 2)
+        return cli_usage_error(cli, "one command at a time");
+    if (argc < 2) {
+        help_print_overview();
+        return cli_finish_output(cli, CLI_OK);
+    }
+    const struct cli_command *about = cli_find_command(argv[1]);
+    if (!about) {
+        const char *near = help_suggest(argv[1]);
+        return cli_usage_error(cli, "there is no command %s%s%s%s", argv[1],
+                               near ? "; did you mean `berth help " : "", near ? near : "",
+                               near ? "`?" : "");
+    }
+    help_print_command(about);
+    return cli_finish_output(cli, CLI_OK);
+}
+
+static int run_command(struct cli *cli, int argc, char **argv)
+{
+    const struct cli_command *command = cli_find_command(argv[0]);
+    if (!command) {
+        const char *near = help_suggest(argv[0]);
+        return cli_usage_error(cli, "there is no command %s%s%s%s", argv[0],
+                               near ? "; did you mean `berth " : "", near ? near : "",
+                               near ? "`?" : "");
+    }
+    cli->command = command;
+    /* 0: getopt starts over, with the command's own argv. */
+    optind = 0;
+    return command->run(cli, argc, argv);
+}
+
+int cli_main(struct cli *cli, int argc, char **argv)
+{
+    int option;
+    opterr = 0;
+    while ((option = getopt_long(argc, argv, "+:hV", global_options, NULL)) != -1) {
+        if (option == OPTION_URL) {
+            cli->flags.url = optarg;
+        } else if (option == OPTION_TOKEN) {
+            cli->flags.token_file = optarg;
+        } else if (option == OPTION_CA) {
+            cli->flags.ca_file = optarg;
+        } else if (option == OPTION_CERT) {
+            cli->flags.cert_file = optarg;
+        } else if (option == OPTION_KEY) {
+            cli->flags.key_file = optarg;
+        } else if (option == OPTION_CONFIG) {
+            cli->flags.config_file = optarg;
+        } else if (option == 'h') {
+            help_print_overview();
+            return cli_finish_output(cli, CLI_OK);
+        } else if (option == 'V') {
+            (void)puts(AGENT);
+            return cli_finish_output(cli, CLI_OK);
+        } else {
+            return cli_option_error(cli, option, argv);
+        }
+    }
+    const char *url = getenv("BERTH_URL");
+    cli->url_given = cli->flags.url || (url && url[0]);
+    if (optind == argc)
+        return cli_usage_error(cli, "no command given");
+    return run_command(cli, argc - optind, argv + optind);
+}

@@ -1,0 +1,80 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/workspace_id.h"
+
+const char create_usage[] =
+    "usage: berth create [OPTION…] ID…\n"
+    "Makes a workspace for each thread ID and prints the name of its directory. One that\n"
+    "exists is left as it is, and its name is printed too.\n"
+    "\n"
+    "A thread ID is what an agent framework calls a conversation: any bytes, 1 to 1024 of\n"
+    "them. Plain ones (letters, digits, '-', '_' and '.') are their own directory names; in\n"
+    "others each other byte becomes %XX, and long ones are shortened.\n"
+    "\n"
+    "  -x, --exclusive   fail if the workspace exists\n"
+    "\n"
+    "Examples\n"
+    "  berth create demo                     prints: demo\n"
+    "  berth create 'team/42: the bug'       prints: team%2F42%3A%20the%20bug\n"
+    "  berth create -x \"$id\" || echo taken\n"
+    "  berth create -- -strange              an ID that begins with '-'\n";
+
+static const struct option options[] = {
+    {"exclusive", no_argument, NULL, 'x'},
+    {"help", no_argument, NULL, 'h'},
+    {0},
+};
+
+static int create_one(const struct cli *cli, struct client *client, const char *id, bool exclusive)
+{
+    struct failure failure;
+    struct wire_frame *reply;
+    const struct wire_message request = {
+        .type = WIRE_WORKSPACE_CREATE,
+        .workspace_create = {.flags = exclusive ? WIRE_WORKSPACE_EXCLUSIVE : 0,
+                             .thread_id = bytes_of_string(id)}};
+    int r = cli_call(client, &request, &reply, &failure);
+    if (r == -EEXIST)
+        cli_error(cli, "%s: a workspace of this ID exists", id);
+    else if (r < 0)
+        cli_error(cli, "%s: %s", id, failure.text);
+    if (r < 0)
+        return r;
+    struct bytes name = reply->message.workspace.name;
+    (void)printf("%.*s\n", (int)name.len, (const char *)name.data);
+    wire_frame_free(reply);
+    return 0;
+}
+
+int cmd_create(struct cli *cli, int argc, char **argv)
+{
+    bool exclusive = false;
+    int option;
+    opterr = 0;
+    while ((option = getopt_long(argc, argv, ":xh", options, NULL)) != -1) {
+        if (option == 'x')
+            exclusive = true;
+        else if (option == 'h')
+            return cli_show_help(cli);
+        else
+            return cli_option_error(cli, option, argv);
+    }
+    if (optind == argc)
+        return cli_usage_error(cli, "which thread ID?");
+    if (!workspace_ids_check(cli, argv + optind, THREAD_ID_MAX))
+        return CLI_USAGE;
+    _cleanup_client_ struct client *client = NULL;
+    if (cli_connect(cli, &client) < 0)
+        return CLI_FAILED;
+    int status = CLI_OK;
+    for (char **id = argv + optind; *id; id++) {
+        int r = create_one(cli, client, *id, exclusive);
+        if (r < 0)
+            status = CLI_FAILED;
+        if (r == -ENOTCONN)
+            break;
+    }
+    return cli_finish_output(cli, status);
+}

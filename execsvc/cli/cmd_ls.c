@@ -1,0 +1,257 @@
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "cli/cli.h"
+#include "cli/text.h"
+
+/* Workspaces asked for at once. */
+#define PAGE 512
+
+/* Columns a name may take before the next column is pushed out of line. */
+#define NAME_COLUMN_MAX 40
+
+const char ls_usage[] =
+    "usage: berth ls [OPTION…]\n"
+    "Lists the service's workspaces, in the order of their directory names: the name, when\n"
+    "it was made, and the thread ID. What could disturb a terminal in an ID is shown as\n"
+    "\\xNN, and '\\' as '\\\\'.\n"
+    "\n"
+    "  -q, --quiet   the directory names alone, one a line. They are plain ASCII without\n"
+    "                blanks, whatever the ID is, so they are safe in scripts\n"
+    "      --json    an array of objects with \"name\", \"thread_id\" and \"created_at\"; where\n"
+    "                the ID is not UTF-8, \"thread_id\" is null and \"thread_id_hex\" has it\n"
+    "\n"
+    "Examples\n"
+    "  berth ls\n"
+    "  berth ls --json | jq -r '.[].thread_id'\n"
+    "  for name in $(berth ls -q); do du -sh ~/berth/\"$name\"; done\n";
+
+enum { OPTION_JSON = 256 };
+
+static const struct option options[] = {
+    {"quiet", no_argument, NULL, 'q'},
+    {"json", no_argument, NULL, OPTION_JSON},
+    {"help", no_argument, NULL, 'h'},
+    {0},
+};
+
+struct workspace_item {
+    char *name; /* ASCII, by the mapping */
+    struct buffer thread_id;
+    int64_t created;
+};
+
+struct list {
+    struct workspace_item *items;
+    size_t count;
+    size_t allocated;
+};
+
+static void list_release(struct list *l)
+{
+    for (size_t i = 0; i < l->count; i++) {
+        free(l->items[i].name);
+        buffer_release(&l->items[i].thread_id);
+    }
+    free(l->items);
+    *l = (struct list){0};
+}
+
+static int list_add(struct list *l, const struct wire_workspace *w)
+{
+    if (l->count == l->allocated) {
+        size_t larger = l->allocated ? l->allocated * 2 : PAGE;
+        struct workspace_item *items = reallocarray(l->items, larger, sizeof *items);
+        if (!items)
+            return -ENOMEM;
+        l->items = items;
+        l->allocated = larger;
+    }
+    struct workspace_item item = {.created = w->created_at.sec};
+    int r = buffer_append(&item.thread_id, w->thread_id.data, w->thread_id.len);
+    item.name = strndup((const char *)w->name.data, w->name.len);
+    if (r < 0 || !item.name) {
+        buffer_release(&item.thread_id);
+        free(item.name);
+        return -ENOMEM;
+    }
+    l->items[l->count++] = item;
+    return 0;
+}
+
+/* Adds a page. Names must rise: a service that repeats itself would keep us here for ever. */
+static int add_page(struct list *l, const struct wire_workspaces *page)
+{
+    uint32_t offset = 0;
+    struct bytes element;
+    while (wire_list_next(&page->items, &offset, &element)) {
+        struct wire_message m;
+        if (wire_decode(WIRE_WORKSPACE, element, &m) < 0 ||
+            memchr(m.workspace.name.data, 0, m.workspace.name.len))
+            return -EPROTO;
+        int r = list_add(l, &m.workspace);
+        if (r < 0)
+            return r;
+        if (l->count > 1 && strcmp(l->items[l->count - 2].name, l->items[l->count - 1].name) >= 0)
+            return -EPROTO;
+    }
+    return page->more && page->items.count == 0 ? -EPROTO : 0;
+}
+
+static int fetch(const struct cli *cli, struct client *client, struct list *l)
+{
+    bool more = true;
+    while (more) {
+        struct failure failure;
+        struct wire_frame *reply;
+        const struct wire_message request = {
+            .type = WIRE_WORKSPACE_LIST,
+            .workspace_list = {.count = PAGE,
+                               .after =
+                                   bytes_of_string(l->count ? l->items[l->count - 1].name : NULL)}};
+        int r = cli_call(client, &request, &reply, &failure);
+        if (r < 0) {
+            cli_error(cli, "%s", failure.text);
+            return r;
+        }
+        r = add_page(l, &reply->message.workspaces);
+        more = reply->message.workspaces.more;
+        wire_frame_free(reply);
+        if (r < 0) {
+            cli_error(cli, "%s", r == -EPROTO ? "the service's list makes no sense" : strerror(-r));
+            return r;
+        }
+    }
+    return 0;
+}
+
+/* --- output ---------------------------------------------------------------------- */
+
+static void format_time(int64_t seconds, bool utc, char *text, size_t size)
+{
+    time_t t = (time_t)seconds;
+    struct tm tm;
+    if (!(utc ? gmtime_r(&t, &tm) : localtime_r(&t, &tm)) ||
+        strftime(text, size, utc ? "%Y-%m-%dT%H:%M:%SZ" : "%Y-%m-%d %H:%M:%S", &tm) == 0)
+        (void)snprintf(text, size, "?");
+}
+
+static int print_table(const struct list *l)
+{
+    int column = (int)strlen("NAME");
+    for (size_t i = 0; i < l->count; i++) {
+        int len = (int)strlen(l->items[i].name);
+        if (len > column && len <= NAME_COLUMN_MAX)
+            column = len;
+    }
+    (void)printf("%-*s  %-19s  %s\n", column, "NAME", "CREATED", "THREAD ID");
+    for (size_t i = 0; i < l->count; i++) {
+        char when[64];
+        _cleanup_buffer_ struct buffer name = {0};
+        _cleanup_buffer_ struct buffer id = {0};
+        int r = text_escape(&name, bytes_of_string(l->items[i].name), TEXT_SENTENCE);
+        if (r == 0)
+            r = text_escape(&id, buffer_view(&l->items[i].thread_id), TEXT_VALUE);
+        if (r < 0)
+            return r;
+        format_time(l->items[i].created, false, when, sizeof when);
+        (void)printf("%-*.*s  %-19s  %.*s\n", column, (int)name.len, (const char *)name.data, when,
+                     (int)id.len, (const char *)id.data);
+    }
+    return 0;
+}
+
+static json_t *item_json(const struct workspace_item *item)
+{
+    char when[64];
+    json_t *object = json_object();
+    format_time(item->created, true, when, sizeof when);
+    int r = json_object_set_new(object, "name", json_string(item->name));
+    struct bytes id = buffer_view(&item->thread_id);
+    if (text_is_utf8(id)) {
+        r |= json_object_set_new(object, "thread_id", json_stringn((const char *)id.data, id.len));
+    } else {
+        _cleanup_buffer_ struct buffer hex = {0};
+        r |= text_hex(&hex, id);
+        r |= json_object_set_new(object, "thread_id", json_null());
+        r |= json_object_set_new(object, "thread_id_hex",
+                                 json_stringn((const char *)hex.data, hex.len));
+    }
+    r |= json_object_set_new(object, "created_at", json_string(when));
+    if (r == 0)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static int print_json(const struct list *l)
+{
+    json_t *array = json_array();
+    int r = array ? 0 : -ENOMEM;
+    for (size_t i = 0; r == 0 && i < l->count; i++)
+        r = json_array_append_new(array, item_json(&l->items[i])) < 0 ? -ENOMEM : 0;
+    if (r == 0) {
+        (void)json_dumpf(array, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII);
+        (void)putchar('\n');
+    }
+    json_decref(array);
+    return r;
+}
+
+static int print_names(const struct list *l)
+{
+    for (size_t i = 0; i < l->count; i++) {
+        _cleanup_buffer_ struct buffer name = {0};
+        int r = text_escape(&name, bytes_of_string(l->items[i].name), TEXT_SENTENCE);
+        if (r < 0)
+            return r;
+        (void)printf("%.*s\n", (int)name.len, (const char *)name.data);
+    }
+    return 0;
+}
+
+static int print_list(const struct cli *cli, const struct list *l, bool json, bool quiet)
+{
+    int r = json ? print_json(l) : quiet ? print_names(l) : print_table(l);
+    if (r < 0) {
+        cli_error(cli, "%s", strerror(-r));
+        return CLI_FAILED;
+    }
+    int status = cli_finish_output(cli, CLI_OK);
+    if (l->count == 0 && !json && !quiet && isatty(STDOUT_FILENO))
+        (void)fputs("No workspaces yet; make one: berth create ID\n", stderr);
+    return status;
+}
+
+int cmd_ls(struct cli *cli, int argc, char **argv)
+{
+    bool json = false;
+    bool quiet = false;
+    int option;
+    opterr = 0;
+    while ((option = getopt_long(argc, argv, ":qh", options, NULL)) != -1) {
+        if (option == 'q')
+            quiet = true;
+        else if (option == OPTION_JSON)
+            json = true;
+        else if (option == 'h')
+            return cli_show_help(cli);
+        else
+            return cli_option_error(cli, option, argv);
+    }
+    if (optind < argc)
+        return cli_usage_error(cli, "%s: ls takes no arguments; it lists all", argv[optind]);
+    if (json && quiet)
+        return cli_usage_error(cli, "--json and -q exclude each other");
+    _cleanup_client_ struct client *client = NULL;
+    if (cli_connect(cli, &client) < 0)
+        return CLI_FAILED;
+    _cleanup_(list_release) struct list list = {0};
+    if (fetch(cli, client, &list) < 0)
+        return CLI_FAILED;
+    return print_list(cli, &list, json, quiet);
+}

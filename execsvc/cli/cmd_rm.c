@@ -1,0 +1,109 @@
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/workspace_id.h"
+
+const char rm_usage[] =
+    "usage: berth rm [OPTION…] ID…\n"
+    "Removes workspaces and all their files, at the service. It does not ask. An ID that is\n"
+    "not there is an error, but the others are removed.\n"
+    "\n"
+    "  -n, --name    the words are directory names, as `berth ls -q` and the mount show them\n"
+    "  -f, --force   one that is not there is no error\n"
+    "\n"
+    "Examples\n"
+    "  berth rm demo\n"
+    "  berth rm 'team/42: the bug'           by thread ID\n"
+    "  berth rm --name team%2F42%3A%20the%20bug   the same by directory name\n"
+    "  berth rm -f --name $(berth ls -q)     all of them\n";
+
+static const struct option options[] = {
+    {"name", no_argument, NULL, 'n'},
+    {"force", no_argument, NULL, 'f'},
+    {"help", no_argument, NULL, 'h'},
+    {0},
+};
+
+/* True when a workspace has this key as an ID (or, with BY_NAME, as a directory name). */
+static bool exists(struct client *client, const char *key, uint32_t flags)
+{
+    struct failure failure;
+    struct wire_frame *reply;
+    const struct wire_message request = {
+        .type = WIRE_WORKSPACE_OPEN,
+        .workspace_open = {.flags = flags, .key = bytes_of_string(key)}};
+    if (strlen(key) > WIRE_NAME_MAX || cli_call(client, &request, &reply, &failure) < 0)
+        return false;
+    wire_frame_free(reply);
+    return true;
+}
+
+static void explain_missing(const struct cli *cli, struct client *client, const char *key,
+                            uint32_t flags)
+{
+    bool by_name = flags & WIRE_WORKSPACE_BY_NAME;
+    const char *other = NULL;
+    if (exists(client, key, flags ^ WIRE_WORKSPACE_BY_NAME))
+        other = by_name ? "without --name" : "with --name";
+    if (other)
+        cli_error(cli, "there is no workspace of the %s %s, but one of this %s: say it %s",
+                  by_name ? "name" : "thread ID", key, by_name ? "thread ID" : "directory name",
+                  other);
+    else
+        cli_error(cli, "there is no workspace %s; see `berth ls`", key);
+}
+
+static int remove_one(const struct cli *cli, struct client *client, const char *key, uint32_t flags,
+                      bool force)
+{
+    struct failure failure;
+    struct wire_frame *reply;
+    const struct wire_message request = {
+        .type = WIRE_WORKSPACE_REMOVE,
+        .workspace_remove = {.flags = flags, .key = bytes_of_string(key)}};
+    int r = cli_call(client, &request, &reply, &failure);
+    if (r == 0)
+        wire_frame_free(reply);
+    else if (r == -ENOENT && force)
+        r = 0;
+    else if (r == -ENOENT)
+        explain_missing(cli, client, key, flags);
+    else
+        cli_error(cli, "%s: %s", key, failure.text);
+    return r;
+}
+
+int cmd_rm(struct cli *cli, int argc, char **argv)
+{
+    uint32_t flags = 0;
+    bool force = false;
+    int option;
+    opterr = 0;
+    while ((option = getopt_long(argc, argv, ":nfh", options, NULL)) != -1) {
+        if (option == 'n')
+            flags = WIRE_WORKSPACE_BY_NAME;
+        else if (option == 'f')
+            force = true;
+        else if (option == 'h')
+            return cli_show_help(cli);
+        else
+            return cli_option_error(cli, option, argv);
+    }
+    /* As rm: nothing to remove is what -f does not mind. */
+    if (optind == argc)
+        return force ? CLI_OK : cli_usage_error(cli, "which workspace?");
+    if (!workspace_ids_check(cli, argv + optind, flags ? THREAD_NAME_MAX : THREAD_ID_MAX))
+        return CLI_USAGE;
+    _cleanup_client_ struct client *client = NULL;
+    if (cli_connect(cli, &client) < 0)
+        return CLI_FAILED;
+    int status = CLI_OK;
+    for (char **id = argv + optind; *id; id++) {
+        int r = remove_one(cli, client, *id, flags, force);
+        if (r < 0)
+            status = CLI_FAILED;
+        if (r == -ENOTCONN)
+            break;
+    }
+    return status;
+}

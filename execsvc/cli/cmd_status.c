@@ -1,0 +1,265 @@
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/mounts.h"
+#include "cli/text.h"
+
+const char status_usage[] =
+    "usage: berth status [--json]\n"
+    "Shows the service and the Berth mounts of this machine. Fails when the service does not\n"
+    "answer or a mount is dead.\n"
+    "\n"
+    "      --json   one object: \"url\", \"service\" (all that the service tells; null and\n"
+    "               \"error\" when it cannot be reached), and \"mounts\", each with "
+    "\"mountpoint\",\n"
+    "               \"state\" (connected, disconnected, dead, silent, foreign, unknown), and\n"
+    "               what it tells: \"url\", \"workspace\", \"stats\"\n"
+    "\n"
+    "Examples\n"
+    "  berth status\n"
+    "  berth status --json | jq '.mounts[].stats.round_trips'\n";
+
+enum { OPTION_JSON = 256 };
+
+static const struct option options[] = {
+    {"json", no_argument, NULL, OPTION_JSON},
+    {"help", no_argument, NULL, 'h'},
+    {0},
+};
+
+/* --- collecting -------------------------------------------------------------------- */
+
+/* The service's own object. A negative errno with a sentence. */
+static int ask_service(struct cli *cli, json_t **ret, struct failure *f)
+{
+    _cleanup_client_ struct client *client = NULL;
+    struct wire_frame *reply;
+    struct stream_options stream = client_settings_stream(&cli->settings);
+    int r = client_connect(&stream, "berth " BERTH_VERSION, &client, f);
+    if (r < 0)
+        return r;
+    const struct wire_message request = {.type = WIRE_STATUS};
+    r = cli_call(client, &request, &reply, f);
+    if (r < 0)
+        return r;
+    struct bytes text = reply->message.status_reply.json;
+    json_t *object = json_loadb((const char *)text.data, text.len, 0, NULL);
+    wire_frame_free(reply);
+    if (!json_is_object(object)) {
+        json_decref(object);
+        return failure_set(f, -EPROTO, "the service's answer makes no sense");
+    }
+    *ret = object;
+    return 0;
+}
+
+/* Bytes as a JSON string, escaped where they are not UTF-8. */
+static json_t *json_text(const char *text)
+{
+    struct bytes bytes = bytes_of_string(text);
+    _cleanup_buffer_ struct buffer escaped = {0};
+    if (text_is_utf8(bytes))
+        return json_stringn(text, bytes.len);
+    if (text_escape(&escaped, bytes, TEXT_VALUE) < 0)
+        return NULL;
+    return json_stringn((const char *)escaped.data, escaped.len);
+}
+
+static json_t *mount_json(const struct mount_row *row)
+{
+    json_t *info;
+    struct failure failure;
+    enum mount_state state = mount_state_read(row, &info, &failure);
+    json_t *object = info ? info : json_object();
+    int r = json_object_set_new(object, "mountpoint", json_text(row->point));
+    r |= json_object_set_new(object, "state", json_string(mount_state_name(state)));
+    if (!info) {
+        r |= json_object_set_new(object, "url", json_text(row->source));
+        r |= json_object_set_new(object, "error", json_text(failure.text));
+    }
+    if (r == 0)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static int collect_mounts(json_t **ret)
+{
+    _cleanup_mount_table_ struct mount_table table = {0};
+    int r = mount_table_read(&table);
+    if (r < 0)
+        return r;
+    json_t *array = json_array();
+    for (size_t i = 0; r == 0 && i < table.count; i++)
+        if (mount_row_is_berth(&table.rows[i]) && strcmp(table.rows[i].root, "/") == 0)
+            r = json_array_append_new(array, mount_json(&table.rows[i])) < 0 ? -ENOMEM : 0;
+    if (r < 0 || !array) {
+        json_decref(array);
+        return -ENOMEM;
+    }
+    *ret = array;
+    return 0;
+}
+
+/* --- printing ---------------------------------------------------------------------- */
+
+static void print_text(const char *text)
+{
+    _cleanup_buffer_ struct buffer escaped = {0};
+    if (text && text_escape(&escaped, bytes_of_string(text), TEXT_SENTENCE) == 0)
+        (void)fwrite(escaped.data, 1, escaped.len, stdout);
+}
+
+static int64_t number(json_t *object, const char *key)
+{
+    return json_integer_value(json_object_get(object, key));
+}
+
+static void print_duration(int64_t seconds)
+{
+    if (seconds < 120)
+        (void)printf("%" PRId64 " s", seconds);
+    else if (seconds < 7200)
+        (void)printf("%" PRId64 " min", seconds / 60);
+    else if (seconds < 172800)
+        (void)printf("%" PRId64 " h", seconds / 3600);
+    else
+        (void)printf("%" PRId64 " days", seconds / 86400);
+}
+
+static void print_service(json_t *service)
+{
+    (void)printf("  berthd ");
+    print_text(json_string_value(json_object_get(service, "version")));
+    (void)printf(", pid %" PRId64 ", up ", number(service, "pid"));
+    print_duration(number(service, "uptime_seconds"));
+    (void)printf(", %" PRId64 " MiB of memory\n  ", number(service, "resident_bytes") >> 20);
+    const char *root = json_string_value(json_object_get(service, "root"));
+    if (root) {
+        (void)printf("root ");
+        print_text(root);
+        (void)printf("\n  ");
+    }
+    (void)printf("%" PRId64 " workspaces, %" PRId64 " commands running, %" PRId64
+                 " connections, %" PRId64 " open files\n",
+                 number(service, "workspaces"), number(json_object_get(service, "exec"), "running"),
+                 number(json_object_get(service, "connections"), "open"),
+                 number(service, "handles"));
+}
+
+static void print_mount(json_t *mount)
+{
+    (void)printf("  ");
+    print_text(json_string_value(json_object_get(mount, "mountpoint")));
+    (void)printf("  ");
+    print_text(json_string_value(json_object_get(mount, "state")));
+    (void)printf("\n    ");
+    print_text(json_string_value(json_object_get(mount, "url")));
+    const char *workspace = json_string_value(json_object_get(mount, "workspace"));
+    const char *hex = json_string_value(json_object_get(mount, "workspace_hex"));
+    if (workspace || hex) {
+        (void)printf("\n    workspace ");
+        print_text(workspace ? workspace : hex);
+        (void)printf("%s", workspace ? "" : " (hexadecimal)");
+    }
+    json_t *stats = json_object_get(mount, "stats");
+    if (stats)
+        (void)printf("\n    berthfs pid %" PRId64 ", %" PRId64 " files known, %" PRId64
+                     " open, %" PRId64 " round trips, %" PRId64 " reconnections",
+                     number(stats, "pid"), number(stats, "inodes"), number(stats, "handles"),
+                     number(stats, "round_trips"), number(stats, "reconnects"));
+    const char *error = json_string_value(json_object_get(mount, "error"));
+    if (error) {
+        (void)printf("\n    ");
+        print_text(error);
+    }
+    (void)putchar('\n');
+}
+
+static void print_all(json_t *all)
+{
+    json_t *service = json_object_get(all, "service");
+    const char *error = json_string_value(json_object_get(all, "error"));
+    json_t *mounts = json_object_get(all, "mounts");
+    (void)printf("Service ");
+    print_text(json_string_value(json_object_get(all, "url")));
+    (void)putchar('\n');
+    if (json_is_object(service))
+        print_service(service);
+    else
+        (void)printf("  not reached\n");
+    if (error) {
+        (void)printf("  ");
+        print_text(error);
+        (void)putchar('\n');
+    }
+    (void)printf("Mounts%s\n", json_array_size(mounts) ? "" : ": none");
+    for (size_t i = 0; i < json_array_size(mounts); i++)
+        print_mount(json_array_get(mounts, i));
+}
+
+static bool is_well(json_t *all)
+{
+    json_t *mounts = json_object_get(all, "mounts");
+    for (size_t i = 0; i < json_array_size(mounts); i++) {
+        const char *state = json_string_value(json_object_get(json_array_get(mounts, i), "state"));
+        if (strcmp(state, mount_state_name(MOUNT_DEAD)) == 0 ||
+            strcmp(state, mount_state_name(MOUNT_SILENT)) == 0)
+            return false;
+    }
+    return json_is_object(json_object_get(all, "service"));
+}
+
+static int collect(struct cli *cli, json_t *all)
+{
+    json_t *service = NULL;
+    json_t *mounts = NULL;
+    struct failure failure;
+    int asked = ask_service(cli, &service, &failure);
+    int r = json_object_set_new(all, "url", json_text(cli->settings.url));
+    r |= json_object_set_new(all, "service", service ? service : json_null());
+    r |= json_object_set_new(all, "error", asked < 0 ? json_text(failure.text) : json_null());
+    int counted = collect_mounts(&mounts);
+    if (counted < 0)
+        return counted;
+    r |= json_object_set_new(all, "mounts", mounts);
+    return r ? -ENOMEM : 0;
+}
+
+int cmd_status(struct cli *cli, int argc, char **argv)
+{
+    bool json = false;
+    int option;
+    opterr = 0;
+    while ((option = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
+        if (option == OPTION_JSON)
+            json = true;
+        else if (option == 'h')
+            return cli_show_help(cli);
+        else
+            return cli_option_error(cli, option, argv);
+    }
+    if (optind < argc)
+        return cli_usage_error(cli, "%s: status takes no arguments", argv[optind]);
+    if (!cli_load_settings(cli))
+        return CLI_FAILED;
+    json_t *all = json_object();
+    int r = all ? collect(cli, all) : -ENOMEM;
+    int status = CLI_FAILED;
+    if (r < 0) {
+        cli_error(cli, "%s", strerror(-r));
+    } else {
+        if (json) {
+            (void)json_dumpf(all, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII);
+            (void)putchar('\n');
+        } else {
+            print_all(all);
+        }
+        status = cli_finish_output(cli, is_well(all) ? CLI_OK : CLI_FAILED);
+    }
+    json_decref(all);
+    return status;
+}

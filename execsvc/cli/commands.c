@@ -1,0 +1,42 @@
+#include "cli/cli.h"
+
+static const char exec_usage[] =
+    "usage: berth exec [OPTION…] [--] CMD [ARG…]\n"
+    "Runs a command in a workspace, beside its files, and exits with its status. Inside a\n"
+    "mount, the workspace and the directory are those of the working directory.\n"
+    "\n"
+    "  -w, --workspace ID    the workspace's thread ID\n"
+    "  -C, --directory DIR   start in DIR of the workspace; a relative one is relative to where\n"
+    "                        you stand, or with -w to the workspace's root\n"
+    "  -e, --env K=V         sets a variable; -e K passes on the one set here\n"
+    "  -i, --interactive     passes standard input on; without it the command's is empty\n"
+    "  -t, --tty             runs it in a terminal\n"
+    "      --id EXEC         a name for this run; a second run with it is refused\n"
+    "      --timeout SECONDS ends it after this time (fractions are allowed)\n"
+    "      --merge           standard error goes into standard output, in order\n"
+    "      --json            prints one JSON object: the verdict and the output\n"
+    "\n"
+    "Exit status: the command's; 128+n if signal n ended it; 124 timed out; 127 no such\n"
+    "program; 126 it cannot be run; 125 not started by fault of berth (also a wrong command\n"
+    "line); 120 the outcome is not known.\n"
+    "\n"
+    "Examples\n"
+    "  cd ~/berth/demo/src && berth exec -- make -j4\n"
+    "  berth exec -w demo -- git status\n"
+    "  tar c . | berth exec -w demo -i -- tar x\n"
+    "  berth exec -it -- bash\n"
+    "  berth exec --timeout 60 --json -- ./run-tests | jq .verdict\n"
+    "  berth exec -- sh -c 'make 2>&1 | tail'   pipes need a shell: the words are not joined\n";
+
+const struct cli_command cli_commands[] = {
+    {"create", cmd_create, "make workspaces, or find those that are there", create_usage},
+    {"ls", cmd_ls, "list workspaces", ls_usage},
+    {"rm", cmd_rm, "remove workspaces and all their files", rm_usage},
+    {"mount", cmd_mount, "show workspaces as directories here", mount_usage},
+    {"umount", cmd_umount, "take a mount down", umount_usage},
+    {"exec", cmd_exec, "run a command in a workspace, beside its files", exec_usage},
+    {"status", cmd_status, "the service and the mounts of this machine", status_usage},
+    {"doctor", cmd_doctor, "find out what is wrong, and what to do", doctor_usage},
+    {"help", cmd_help, "explain a command", help_usage},
+    {0},
+};

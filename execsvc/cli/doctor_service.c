@@ -1,0 +1,223 @@
+/* The way to the service, and the service. */
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/un.h>
+
+#include "base/cleanup.h"
+#include "cli/doctor.h"
+#include "cli/doctor_certificate.h"
+#include "config/paths.h"
+#include "stream/url.h"
+
+/* Below these, writing in a workspace will soon fail. */
+#define SPACE_MIN_BYTES (UINT64_C(1) << 30)
+#define INODES_MIN_PERCENT 2
+
+/* --- runtime directory and settings -------------------------------------------------- */
+
+void doctor_check_runtime(struct doctor *d)
+{
+    _cleanup_free_ char *directory = NULL;
+    struct failure failure;
+    struct stat st;
+    const char *xdg = getenv("XDG_RUNTIME_DIR");
+    bool set = xdg && xdg[0] == '/';
+    if (set && stat(xdg, &st) < 0)
+        doctor_problem(d, "log in anew, or make it (mode 0700), or unset the variable",
+                       "XDG_RUNTIME_DIR is %s: %s", xdg, strerror(errno));
+    else if (set && (st.st_uid != geteuid() || (st.st_mode & 077)))
+        doctor_problem(d, "it must belong to you and have mode 0700; with su or sudo, unset it",
+                       "XDG_RUNTIME_DIR is %s, which is not private to this user", xdg);
+    else if (paths_runtime_dir(&directory, &failure) < 0)
+        doctor_problem(d, "remove it, if it is yours, or set XDG_RUNTIME_DIR", "%s", failure.text);
+    else if (!set && geteuid() != 0)
+        doctor_warning(d,
+                       "with systemd, log in anew (or `loginctl enable-linger`); the service must "
+                       "be started with the same setting",
+                       "XDG_RUNTIME_DIR is not set, so the socket's place is %s", directory);
+    else
+        doctor_ok(d, "the runtime directory is %s", directory);
+}
+
+static const char *url_source(const struct cli *cli, const char *config_file)
+{
+    if (cli->flags.url)
+        return "--url";
+    return cli->url_given ? "BERTH_URL" : config_file ? "the configuration file" : "the default";
+}
+
+/* Settings that could not be loaded have been reported by the loader's own sentence. */
+void doctor_check_settings(struct doctor *d)
+{
+    struct cli *cli = d->cli;
+    struct failure failure;
+    _cleanup_free_ char *config_file = NULL;
+    if (!getenv("HOME") || getenv("HOME")[0] != '/')
+        doctor_warning(d, "set HOME", "HOME is not set, so no configuration of yours is found");
+    if (client_settings_load(&cli->flags, &cli->settings, &failure) < 0) {
+        doctor_problem(d, "correct that first: no command works without it", "settings: %s",
+                       failure.text);
+        return;
+    }
+    cli->settings_loaded = true;
+    if (cli->flags.config_file)
+        config_file = strdup(cli->flags.config_file);
+    else
+        (void)paths_config_file(&config_file, &failure);
+    doctor_ok(d, "configuration file: %s", config_file ? config_file : "none (none is needed)");
+    doctor_ok(d, "service: %s (from %s)", cli->settings.url, url_source(cli, config_file));
+    if (cli->settings.token)
+        doctor_ok(d, "bearer token: from %s",
+                  cli->settings.token_file ? cli->settings.token_file : "BERTH_TOKEN");
+    doctor_check_certificates(d);
+}
+
+/* --- the socket ---------------------------------------------------------------------- */
+
+/* Whether somebody listens, for the line that says why not. */
+static int try_socket(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof address.sun_path)
+        return 0;
+    strcpy(address.sun_path, path);
+    _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -errno;
+    if (connect(fd, (const struct sockaddr *)&address, sizeof address) < 0 && errno != EAGAIN)
+        return -errno;
+    return 0;
+}
+
+static void explain_socket(struct doctor *d, const char *path, const char *failure)
+{
+    struct stat st;
+    int error = lstat(path, &st) < 0 ? errno : 0;
+    if (error == ENOENT)
+        doctor_problem(d,
+                       "start the service: `berthd`; if it listens elsewhere (--listen), name that "
+                       "URL with --url, BERTH_URL or the configuration file",
+                       "there is no socket %s: no service runs there", path);
+    else if (error == EACCES)
+        doctor_problem(d, "the service is another user's; ask them, or use https",
+                       "the directory of the socket %s may not be entered by you", path);
+    else if (error != 0)
+        doctor_problem(d, NULL, "the socket %s: %s", path, strerror(error));
+    else if (!S_ISSOCK(st.st_mode))
+        doctor_problem(d, "remove it or name another URL", "%s is not a socket", path);
+    else if (try_socket(path) == -ECONNREFUSED)
+        doctor_problem(d, "start the service again: `berthd`; it replaces the socket",
+                       "nobody listens on the socket %s: its service has ended", path);
+    else if (try_socket(path) == -EACCES)
+        doctor_problem(d, "only the user who runs the service (and root) may connect",
+                       "the socket %s belongs to uid %u", path, (unsigned int)st.st_uid);
+    else
+        doctor_problem(d, NULL, "%s", failure);
+}
+
+static const char *connect_advice(int error)
+{
+    switch (error) {
+    case -ECONNREFUSED:
+    case -EHOSTUNREACH:
+    case -ENETUNREACH:
+        return "is berthd running there, with --listen of this port, and no firewall between?";
+    case -ETIMEDOUT:
+        return "is the host right, and reachable from here? A firewall may drop the packets";
+    case -EACCES:
+        return "the token (or client certificate) must be one that the service knows";
+    case -EBADE:
+        return "name the authority that signed it with --ca-file; check the host name and clocks";
+    case -EPROTO:
+        return "is that the port of berthd, and is it https or http as the service listens?";
+    case -ECHILD:
+        return "run the command by hand: it must start `berthd --stdio` and print nothing else";
+    default:
+        return NULL;
+    }
+}
+
+/* --- the service --------------------------------------------------------------------- */
+
+static void check_version(struct doctor *d, const struct session_peer *peer)
+{
+    const char *version = strrchr(peer->agent, ' ');
+    if (version && strcmp(version + 1, BERTH_VERSION) == 0)
+        doctor_ok(d, "the service answers: %s", peer->agent);
+    else
+        doctor_warning(d, "install the same version on both sides when you can",
+                       "the service is %s, this is berth %s", peer->agent, BERTH_VERSION);
+}
+
+/* For a service of this machine: what its root has left. */
+static void check_root(struct doctor *d, const char *root)
+{
+    struct statvfs fs;
+    if (statvfs(root, &fs) < 0) {
+        doctor_ok(d, "the service's root is %s; its free space cannot be seen from here", root);
+        return;
+    }
+    uint64_t space = (uint64_t)fs.f_bavail * fs.f_frsize;
+    uint64_t percent = fs.f_files ? (uint64_t)fs.f_favail * 100 / fs.f_files : 100;
+    if (space < SPACE_MIN_BYTES)
+        doctor_warning(d, "remove workspaces (`berth rm`), or move the root",
+                       "only %llu MiB are free at the service's root %s",
+                       (unsigned long long)(space >> 20), root);
+    else if (percent < INODES_MIN_PERCENT)
+        doctor_warning(d, "remove workspaces with many files, or move the root",
+                       "only %llu %% of the inodes are free at the service's root %s",
+                       (unsigned long long)percent, root);
+    else
+        doctor_ok(d, "the service's root %s has %llu GiB free", root,
+                  (unsigned long long)(space >> 30));
+}
+
+static void check_answers(struct doctor *d, struct client *client, bool local)
+{
+    struct failure failure;
+    struct wire_frame *reply;
+    const struct wire_message request = {.type = WIRE_STATUS};
+    if (cli_call(client, &request, &reply, &failure) < 0) {
+        doctor_problem(d, "look at the service's log", "the service does not tell its state: %s",
+                       failure.text);
+        return;
+    }
+    struct bytes text = reply->message.status_reply.json;
+    json_t *status = json_loadb((const char *)text.data, text.len, 0, NULL);
+    const char *root = json_string_value(json_object_get(status, "root"));
+    if (local && root)
+        check_root(d, root);
+    json_decref(status);
+    wire_frame_free(reply);
+}
+
+void doctor_check_service(struct doctor *d)
+{
+    struct cli *cli = d->cli;
+    struct stream_url url;
+    struct failure failure;
+    _cleanup_client_ struct client *client = NULL;
+    if (!cli->settings_loaded || stream_url_parse(cli->settings.url, &url, &failure) < 0)
+        return;
+    if (url.kind == STREAM_HTTPS && !cli->settings.token && !cli->settings.cert_file)
+        doctor_warning(d, "give --token-file FILE, or --cert-file and --key-file",
+                       "neither a token nor a client certificate is set for an https service");
+    struct stream_options options = client_settings_stream(&cli->settings);
+    int r = client_connect(&options, "berth " BERTH_VERSION, &client, &failure);
+    if (r < 0 && url.kind == STREAM_UNIX) {
+        explain_socket(d, url.rest, failure.text);
+        return;
+    }
+    if (r < 0) {
+        doctor_problem(d, connect_advice(r), "%s", failure.text);
+        return;
+    }
+    check_version(d, client_peer(client));
+    check_answers(d, client, url.kind == STREAM_UNIX);
+}

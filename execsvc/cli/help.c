@@ -1,0 +1,114 @@
+#include "cli/help.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Words longer than this are no misspelt command; bounds the work below. */
+#define WORD_MAX 16
+
+/* What people type who come from other tools. */
+static const struct {
+    const char *word;
+    const char *command;
+} habits[] = {
+    {"list", "ls"},      {"delete", "rm"},       {"remove", "rm"},   {"del", "rm"},
+    {"new", "create"},   {"add", "create"},      {"init", "create"}, {"unmount", "umount"},
+    {"run", "exec"},     {"sh", "exec"},         {"shell", "exec"},  {"info", "status"},
+    {"check", "doctor"}, {"diagnose", "doctor"},
+};
+
+void help_print_overview(void)
+{
+    (void)fputs("usage: berth [OPTION…] COMMAND [ARG…]\n"
+                "Works with the workspaces of a Berth service: directories on another machine or\n"
+                "in a container, mounted here, in which commands run beside the files.\n"
+                "\n"
+                "Commands\n",
+                stdout);
+    for (const struct cli_command *c = cli_commands; c->name; c++)
+        (void)printf("  %-8s %s\n", c->name, c->summary);
+    (void)fputs("\n"
+                "Options, before the command\n"
+                "  --url URL           the service: unix:/path, https://host:port, or\n"
+                "                      'exec:COMMAND …', whose input and output are the stream\n"
+                "  --token-file FILE   bearer token for https (first line that is no comment)\n"
+                "  --ca-file FILE      authority that signed the service's certificate\n"
+                "  --cert-file FILE    our own certificate, if the service asks for one\n"
+                "  --key-file FILE     and its key\n"
+                "  --config FILE       instead of ~/.config/berth/berth.json\n"
+                "  --version\n"
+                "\n"
+                "Each has a variable too: BERTH_URL, BERTH_TOKEN_FILE (or BERTH_TOKEN),\n"
+                "BERTH_CA_FILE, BERTH_CERT_FILE, BERTH_KEY_FILE. Without any of them, berth talks\n"
+                "to the service of this machine.\n"
+                "\n"
+                "To begin\n"
+                "  berth create demo                 make a workspace\n"
+                "  berth mount ~/berth               see all of them as directories\n"
+                "  cd ~/berth/demo\n"
+                "  berth exec -- make                run a command beside the files\n"
+                "  berth doctor                      when something does not work\n"
+                "\n"
+                "`berth help COMMAND` explains one command, with examples.\n",
+                stdout);
+}
+
+void help_print_command(const struct cli_command *command)
+{
+    (void)fputs(command->usage, stdout);
+}
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Edits (insert, delete, replace, swap two neighbours) from one word to the other. */
+static size_t distance(const char *a, const char *b)
+{
+    size_t rows = strlen(a);
+    size_t columns = strlen(b);
+    size_t d[WORD_MAX + 1][WORD_MAX + 1];
+    if (rows > WORD_MAX || columns > WORD_MAX)
+        return SIZE_MAX;
+    for (size_t i = 0; i <= rows; i++) {
+        for (size_t k = 0; k <= columns; k++) {
+            if (i == 0 || k == 0) {
+                d[i][k] = i + k;
+                continue;
+            }
+            size_t replace = d[i - 1][k - 1] + (a[i - 1] != b[k - 1]);
+            d[i][k] = least(replace, least(d[i - 1][k], d[i][k - 1]) + 1);
+            if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1])
+                d[i][k] = least(d[i][k], d[i - 2][k - 2] + 1);
+        }
+    }
+    return d[rows][columns];
+}
+
+struct nearest {
+    const char *command;
+    size_t edits;
+};
+
+static void consider(struct nearest *n, const char *word, const char *name, const char *command)
+{
+    size_t edits = distance(word, name);
+    /* The start of a name, as people abbreviate, is as near as one edit. */
+    if (strlen(word) >= 2 && strncmp(name, word, strlen(word)) == 0)
+        edits = least(edits, 1);
+    /* Half of the word changed is no likeness. */
+    if (edits < n->edits && edits * 2 <= strlen(name))
+        *n = (struct nearest){command, edits};
+}
+
+const char *help_suggest(const char *word)
+{
+    struct nearest n = {.edits = SIZE_MAX};
+    for (const struct cli_command *c = cli_commands; c->name; c++)
+        consider(&n, word, c->name, c->name);
+    for (size_t i = 0; i < ARRAY_SIZE(habits); i++)
+        consider(&n, word, habits[i].word, habits[i].command);
+    return n.command;
+}

@@ -1,0 +1,17 @@
+#include <locale.h>
+#include <signal.h>
+
+#include "base/log.h"
+#include "cli/cli.h"
+
+int main(int argc, char **argv)
+{
+    struct cli cli = {0};
+    (void)setlocale(LC_CTYPE, "");
+    log_setup("berth", LOG_LEVEL_WARNING);
+    /* A service or a reader that goes away is an error to be told, not a silent death. */
+    (void)signal(SIGPIPE, SIG_IGN);
+    int status = cli_main(&cli, argc, argv);
+    client_settings_release(&cli.settings);
+    return status;
+}

@@ -1,0 +1,142 @@
+#include "cli/programs.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "base/cleanup.h"
+
+/* Where the other programs are, from the directory of this one. */
+static const char *const places[] = {"", "../sbin/"};
+
+static bool can_run(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
+}
+
+/* 1 when directory/name can be run. */
+static int try_directory(const char *directory, size_t len, const char *name, char **ret)
+{
+    char *path;
+    if (asprintf(&path, "%.*s/%s", (int)len, directory, name) < 0)
+        return -ENOMEM;
+    if (!can_run(path)) {
+        free(path);
+        return 0;
+    }
+    *ret = path;
+    return 1;
+}
+
+/* Relative directories in PATH are left out: they would run what an untrusted workspace, as
+ * the working directory, puts there. */
+static int search(const char *directories, const char *name, char **ret)
+{
+    for (const char *at = directories; at;) {
+        size_t len = strcspn(at, ":");
+        int r = at[0] == '/' ? try_directory(at, len, name, ret) : 0;
+        if (r != 0)
+            return r < 0 ? r : 0;
+        at = at[len] ? at + len + 1 : NULL;
+    }
+    return -ENOENT;
+}
+
+int program_find_system(const char *name, char **ret)
+{
+    int r = search(getenv("PATH"), name, ret);
+    return r == -ENOENT ? search("/usr/bin:/bin:/usr/sbin:/sbin", name, ret) : r;
+}
+
+int program_find(const char *name, char **ret)
+{
+    char self[PATH_MAX];
+    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (len > 0) {
+        self[len] = 0;
+        char *slash = strrchr(self, '/');
+        slash[1] = 0;
+        for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
+            char *path;
+            if (asprintf(&path, "%s%s%s", self, places[i], name) < 0)
+                return -ENOMEM;
+            if (can_run(path)) {
+                *ret = path;
+                return 0;
+            }
+            free(path);
+        }
+    }
+    return search(getenv("PATH"), name, ret);
+}
+
+static int spawn(const char *path, char *const *argv, int output, pid_t *ret)
+{
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    sigset_t defaults;
+    if (posix_spawn_file_actions_init(&actions) != 0)
+        return -ENOMEM;
+    if (posix_spawnattr_init(&attributes) != 0) {
+        (void)posix_spawn_file_actions_destroy(&actions);
+        return -ENOMEM;
+    }
+    /* We ignore PIPE, and what is ignored would stay so in the program. */
+    (void)sigemptyset(&defaults);
+    (void)sigaddset(&defaults, SIGPIPE);
+    int r = posix_spawnattr_setsigdefault(&attributes, &defaults);
+    r = r ? r : posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
+    r = r ? r : posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    r = r ? r : posix_spawn_file_actions_adddup2(&actions, output, 1);
+    r = r ? r : posix_spawn_file_actions_adddup2(&actions, output, 2);
+    r = r ? r : posix_spawn(ret, path, &actions, &attributes, argv, environ);
+    (void)posix_spawn_file_actions_destroy(&actions);
+    (void)posix_spawnattr_destroy(&attributes);
+    return -r;
+}
+
+static int read_output(int fd, struct buffer *ret)
+{
+    for (;;) {
+        char data[4096];
+        ssize_t n = read(fd, data, sizeof data);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? -errno : 0;
+        if (ret && ret->len + (size_t)n <= PROGRAM_OUTPUT_MAX) {
+            int r = buffer_append(ret, data, (size_t)n);
+            if (r < 0)
+                return r;
+        }
+    }
+}
+
+int program_run(const char *path, char *const *argv, struct buffer *ret)
+{
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC) < 0)
+        return -errno;
+    _cleanup_close_ int reader = fds[0];
+    _cleanup_close_ int writer = fds[1];
+    pid_t pid;
+    int r = spawn(path, argv, writer, &pid);
+    if (r < 0)
+        return r;
+    close_fd(&writer);
+    r = read_output(reader, ret);
+    int status = 0;
+    while (waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR)
+            return -errno;
+    if (r < 0)
+        return r;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}

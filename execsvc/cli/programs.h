@@ -1,0 +1,17 @@
+/* Finding and running other programs. */
+#pragma once
+
+#include "base/buffer.h"
+
+/* The absolute path of a program that can be run: beside this one, where an installation or a
+ * build directory puts it, or in PATH. Owned by the caller. -ENOENT, -ENOMEM. */
+int program_find(const char *name, char **ret);
+
+/* The same, in PATH and the directories of system programs alone. */
+int program_find_system(const char *name, char **ret);
+
+/* Runs a program to its end with the given argv, standard input empty, and standard output and
+ * error, at most PROGRAM_OUTPUT_MAX bytes, in *ret (may be NULL). Its exit status (>= 0; 128+n
+ * for a signal), or why it could not be run. */
+#define PROGRAM_OUTPUT_MAX 16384
+int program_run(const char *path, char *const *argv, struct buffer *ret);
