@@ -1,6 +1,7 @@
 #include "exec/command.h"
 
 #include <assert.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -30,6 +31,9 @@
 /* After KILL, how long processes that do not die (in an uninterruptible system call) are
  * waited for before the verdict says so. */
 #define KILL_GIVE_UP_MS 5000
+
+/* How long a killed leader is waited for when its command is freed while it runs. */
+#define REAP_WAIT_MS 1000
 
 /* A year: keeps sums of times far from overflow. */
 #define TIMEOUT_MAX_MS (UINT64_C(365) * 24 * 3600 * 1000)
@@ -616,9 +620,13 @@ void command_free(struct command *c)
                 (void)kill_set_signal(c->kill_set, SIGKILL);
             (void)syscall(SYS_pidfd_send_signal, c->child.pidfd, SIGKILL, NULL, 0);
         }
-        siginfo_t info;
-        while (waitid(P_PIDFD, (id_t)c->child.pidfd, &info, WEXITED) < 0 && errno == EINTR)
+        /* At once, but for a process that is stuck in the kernel: a zombie of ours is then the
+         * lesser evil than a service that waits for it. */
+        struct pollfd ended = {.fd = c->child.pidfd, .events = POLLIN};
+        while (poll(&ended, 1, REAP_WAIT_MS) < 0 && errno == EINTR)
             ;
+        siginfo_t info;
+        (void)waitid(P_PIDFD, (id_t)c->child.pidfd, &info, WEXITED | WNOHANG);
     }
     command_release(c);
 }

@@ -604,6 +604,21 @@ def test_stop_and_continue(begin):
     assert process.wait(20) == 143
 
 
+def test_stop_and_continue_lose_no_output(harness, begin):
+    with open(harness.new_path("output"), "wb") as output:
+        process = begin("sh", "-c", "i=0; while :; do echo $((i=i+1)); done", stdout=output)
+        wait_until(lambda: output.tell() or os.path.getsize(output.name) > 1 << 18, what="output")
+        process.send_signal(signal.SIGTSTP)
+        wait_until(lambda: state_of(process.pid) == "T", what="our own stop")
+        process.send_signal(signal.SIGCONT)
+        size = os.path.getsize(output.name)
+        wait_until(lambda: os.path.getsize(output.name) > size, what="more output")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 143
+    lines = open(output.name).read().split("\n")
+    assert lines[:-1] == [str(i + 1) for i in range(len(lines) - 1)]
+
+
 def test_timeout(execute):
     word = unique_sleep()
     before = time.monotonic()

@@ -520,14 +520,17 @@ static void timeout_kills_what_ignores_it(void **state)
     struct run *run = *state;
     const struct command_options extra = {.timeout_ms = 300};
     /* setsid leaves the group and the session, and is found as a descendant. */
-    run_with(run, &extra,
-             "trap '' TERM; setsid sleep 30 & cp /bin/sleep './a) Z 1 (b\n'; "
-             "'./a) Z 1 (b\n' 32 & while :; do sleep 1; done");
+    char script[256];
+    (void)snprintf(script, sizeof script,
+                   "trap '' TERM; setsid sleep 30.%d & cp /bin/sleep './a) Z 1 (b\n'; "
+                   "'./a) Z 1 (b\n' 32 & while :; do sleep 1; done",
+                   getpid());
+    run_with(run, &extra, script);
     assert_int_equal(run->verdict.verdict, WIRE_VERDICT_TIMED_OUT);
     assert_int_equal(run->verdict.signal, SIGKILL);
     assert_true(run->verdict.removed >= 3);
-    assert_int_equal(system("pgrep -x 'sleep' -a | grep -qx '[0-9]* sleep 30' && exit 1; exit 0"),
-                     0);
+    (void)snprintf(script, sizeof script, "pgrep -fx 'sleep 30.%d' && exit 1; exit 0", getpid());
+    assert_int_equal(system(script), 0);
 }
 
 static void stopped_commands_end(void **state)
