@@ -215,23 +215,6 @@ void connection_discharge(struct connection *c, size_t cost)
     update_flow(c);
 }
 
-void connection_flush(struct connection *c)
-{
-    struct server *s = c->server;
-    if (!c->session || c->state >= CONNECTION_LINGER || c->dirty)
-        return;
-    c->dirty = true;
-    TAILQ_INSERT_TAIL(&s->dirty, c, dirty_link);
-    /* Later in this turn of the loop, so that replies that come together leave together; in
-     * the next turn when this one is flushing already, so that a stream which refills what was
-     * just written cannot keep the loop to itself. */
-    static const struct timeval next_turn = {0};
-    if (s->flushing)
-        (void)event_add(s->flush, &next_turn);
-    else
-        event_active(s->flush, EV_TIMEOUT, 0);
-}
-
 /* Past the bufferevent while it has nothing queued: it would wait for the socket to become
  * writable first, which costs three system calls and as much time as a small request. */
 static size_t write_directly(struct connection *c, struct bytes out)
@@ -252,6 +235,28 @@ static void write_output(struct connection *c)
         connection_end(c, LOG_LEVEL_ERROR, "no memory for output");
     else
         session_output_done(c->session, out.len);
+}
+
+void connection_flush(struct connection *c)
+{
+    struct server *s = c->server;
+    if (!c->session || c->state >= CONNECTION_LINGER)
+        return;
+    /* Large replies must not pile up here: they would be held twice while they are copied. */
+    if (session_output(c->session).len >= STREAM_QUEUE_MAX)
+        write_output(c);
+    if (c->dirty || c->state >= CONNECTION_LINGER)
+        return;
+    c->dirty = true;
+    TAILQ_INSERT_TAIL(&s->dirty, c, dirty_link);
+    /* Later in this turn of the loop, so that replies that come together leave together; in
+     * the next turn when this one is flushing already, so that a stream which refills what was
+     * just written cannot keep the loop to itself. */
+    static const struct timeval next_turn = {0};
+    if (s->flushing)
+        (void)event_add(s->flush, &next_turn);
+    else
+        event_active(s->flush, EV_TIMEOUT, 0);
 }
 
 size_t connection_stream_room(struct connection *c)
@@ -498,9 +503,12 @@ static void read_frames(struct connection *c)
         drain_input(c, in.len);
         if (c->state == CONNECTION_HELLO && session_ready(c->session))
             hello_done(c);
-        take_frames(c);
-        if (r < 0 && speaks_frames(c))
+        if (r < 0 && speaks_frames(c)) {
+            /* What came before the bad frame could not be answered any more: let it be. */
             frames_refused(c, r);
+            break;
+        }
+        take_frames(c);
     }
     c->processing = false;
     if (speaks_frames(c) && session_credit_changed(c->session))

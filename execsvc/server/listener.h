@@ -8,8 +8,9 @@
 enum listener_kind { LISTENER_UNIX, LISTENER_HTTPS, LISTENER_HTTP };
 
 /* Un-upgraded connections per listener; when one more comes the oldest is dropped. Stops
- * half-open connections from using up descriptors and memory, without locking out anybody. */
-#define LISTENER_PENDING_MAX 1024
+ * half-open connections from using up descriptors and memory (80 KiB each in a TLS handshake)
+ * without locking out anybody. */
+#define LISTENER_PENDING_MAX 512
 #define LISTENER_PENDING_MIN 16
 
 /* Opens the sockets of a URL and accepts from the next turn of the loop on; logs the line
