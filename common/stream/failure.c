@@ -13,7 +13,7 @@
 
 static bool curl_said(const struct stream *s, const char *words)
 {
-    return strstr(s->curl_text, words) != NULL;
+    return strcasestr(s->curl_text, words) || strcasestr(s->alert, words);
 }
 
 static int no_memory(struct stream *s, struct failure *f)
@@ -29,6 +29,7 @@ static int failure_certificate(struct stream *s, struct failure *f)
     (void)curl_easy_getinfo(s->curl, CURLINFO_SSL_VERIFYRESULT, &result);
     switch (result) {
     case X509_V_OK:
+    case X509_V_ERR_UNSPECIFIED: /* what curl leaves there when the chain is good */
     case X509_V_ERR_HOSTNAME_MISMATCH:
     case X509_V_ERR_IP_ADDRESS_MISMATCH:
         return failure_set(f, -EBADE,
@@ -178,8 +179,46 @@ static int failure_unix(struct stream *s, int error, struct failure *f)
     }
 }
 
+/* libcurl has no code for it, but names whom it tried. */
+static bool proxy_refused(const struct stream *s)
+{
+    char target[STREAM_HOST_MAX + 32];
+    const char *host = s->parts.host;
+    int len = (int)strlen(host);
+    if (host[0] == '[') { /* curl's text has no brackets */
+        host++;
+        len -= 2;
+    }
+    (void)snprintf(target, sizeof target, "Failed to connect to %.*s port %u ", len, host,
+                   s->parts.port);
+    return s->parts.kind == STREAM_HTTPS && curl_said(s, "Failed to connect to ") &&
+           !curl_said(s, target);
+}
+
+static int failure_proxy(struct stream *s, struct failure *f)
+{
+    long status = 0;
+    (void)curl_easy_getinfo(s->curl, CURLINFO_HTTP_CONNECTCODE, &status);
+    if (status == 407)
+        return failure_set(f, -EACCES,
+                           "%s: the proxy requires authentication. Put user and password into the "
+                           "variable https_proxy, or the host into no_proxy",
+                           s->url);
+    if (status)
+        return failure_set(f, -ECONNREFUSED,
+                           "%s: the proxy named by the environment refused to connect (status "
+                           "%ld). Check https_proxy, or put the host into no_proxy",
+                           s->url, status);
+    return failure_set(f, -ECONNREFUSED,
+                       "%s: the proxy named by the environment cannot be used. Check https_proxy, "
+                       "or put the host into no_proxy",
+                       s->url);
+}
+
 static int failure_refused(struct stream *s, struct failure *f)
 {
+    if (proxy_refused(s))
+        return failure_proxy(s, f);
     long number = 0;
     (void)curl_easy_getinfo(s->curl, CURLINFO_OS_ERRNO, &number);
     int error = (int)number;
@@ -202,26 +241,6 @@ static int failure_refused(struct stream *s, struct failure *f)
     return failure_set(f, error > 0 ? -error : -ECONNREFUSED,
                        "%s: cannot connect%s%s. Check the host and port, and that the service runs",
                        s->url, error > 0 ? ": " : "", error > 0 ? strerror(error) : "");
-}
-
-static int failure_proxy(struct stream *s, struct failure *f)
-{
-    long status = 0;
-    (void)curl_easy_getinfo(s->curl, CURLINFO_HTTP_CONNECTCODE, &status);
-    if (status == 407)
-        return failure_set(f, -EACCES,
-                           "%s: the proxy requires authentication. Put user and password into the "
-                           "variable https_proxy, or the host into no_proxy",
-                           s->url);
-    if (status)
-        return failure_set(f, -ECONNREFUSED,
-                           "%s: the proxy named by the environment refused to connect (status "
-                           "%ld). Check https_proxy, or put the host into no_proxy",
-                           s->url, status);
-    return failure_set(f, -ECONNREFUSED,
-                       "%s: the proxy named by the environment cannot be used. Check https_proxy, "
-                       "or put the host into no_proxy",
-                       s->url);
 }
 
 static int failure_local_certificate(struct stream *s, struct failure *f)

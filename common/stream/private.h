@@ -33,6 +33,7 @@ struct stream {
     size_t retry_len;
     int end_error; /* negative errno that the stream ended with, 0 at end of file */
     char curl_text[CURL_ERROR_SIZE];
+    char alert[CURL_ERROR_SIZE]; /* curl's last text about a TLS alert of the peer's */
 };
 
 /* Milliseconds until the deadline of the set-up, 0 when it has passed. */

@@ -88,6 +88,30 @@ static int accept_from_self(int listener)
     }
 }
 
+/* curl's own sockets would be inherited by commands that we or others start: an exec stream's
+ * command would hold our end too, and never see the end of file. */
+static curl_socket_t open_socket(void *context, curlsocktype purpose, struct curl_sockaddr *a)
+{
+    return socket(a->family, a->socktype | SOCK_CLOEXEC, a->protocol);
+}
+
+/* The error buffer keeps the first text, which is about a socket that the peer has reset, while
+ * the reason is in an alert that is read later. */
+static int note_alert(CURL *curl, curl_infotype type, char *data, size_t size, void *context)
+{
+    struct stream *s = context;
+    static const char word[] = "alert";
+    if (type != CURLINFO_TEXT || !memmem(data, size, word, strlen(word)) ||
+        memmem(data, size, "(OUT)", 5))
+        return 0;
+    size_t used = 0;
+    for (size_t i = 0; i < size && used + 1 < sizeof s->alert; i++)
+        if (data[i] != ',') /* "TLS alert, unknown CA" and "alert unknown ca" alike */
+            s->alert[used++] = data[i];
+    s->alert[used] = '\0';
+    return 0;
+}
+
 static int check_token(const char *token, const char *url, struct failure *f)
 {
     /* Anything else could end the header line and start another. */
@@ -120,8 +144,12 @@ static int set_options(struct stream *s, const struct stream_options *o, const c
     bool ok = true;
 #define SET(option, value) ok = ok && curl_easy_setopt(c, option, value) == CURLE_OK
     SET(CURLOPT_ERRORBUFFER, s->curl_text);
+    SET(CURLOPT_DEBUGFUNCTION, note_alert);
+    SET(CURLOPT_DEBUGDATA, s);
+    SET(CURLOPT_VERBOSE, 1L); /* until the set-up is done; curl's texts go to note_alert alone */
     SET(CURLOPT_NOSIGNAL, 1L);
     SET(CURLOPT_CONNECT_ONLY, 1L);
+    SET(CURLOPT_OPENSOCKETFUNCTION, open_socket);
     SET(CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1); /* no h2 by ALPN: it has no Upgrade */
     SET(CURLOPT_CONNECTTIMEOUT_MS, (long)s->timeout_ms);
     SET(CURLOPT_TIMEOUT_MS, (long)s->timeout_ms);
@@ -194,13 +222,16 @@ static int connect_once(struct stream *s, const struct stream_options *o, struct
 }
 
 /* A unix socket whose backlog is full answers a non-blocking connect with EAGAIN, which curl
- * takes for "in progress" and then for success. */
+ * takes for "in progress" and then for a failure without an errno: ask it again. */
 static bool backlog_was_full(const struct stream *s)
 {
-    struct sockaddr_storage peer;
-    socklen_t len = sizeof peer;
-    return s->parts.kind == STREAM_UNIX && getpeername(s->fd, (struct sockaddr *)&peer, &len) < 0 &&
-           errno == ENOTCONN;
+    if (s->parts.kind != STREAM_UNIX)
+        return false;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    memcpy(address.sun_path, s->parts.rest, strlen(s->parts.rest)); /* fits: stream_url_parse */
+    _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return fd >= 0 &&
+           (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 || errno == EAGAIN);
 }
 
 static int connect_stream(struct stream *s, const struct stream_options *o, struct failure *f)
@@ -210,7 +241,7 @@ static int connect_stream(struct stream *s, const struct stream_options *o, stru
         if (!s->curl)
             return failure_set(f, -ENOMEM, "%s: out of memory", s->url);
         int r = connect_once(s, o, f);
-        if (r < 0 || !backlog_was_full(s))
+        if (r != -ECONNREFUSED || !backlog_was_full(s))
             return r;
         curl_easy_cleanup(take_ptr(s->curl));
         s->fd = -1;
@@ -267,6 +298,7 @@ int stream_open(const struct stream_options *o, struct stream **ret, struct fail
         r = stream_upgrade(s, o->token, ret_failure);
     if (r < 0)
         return r;
+    (void)curl_easy_setopt(s->curl, CURLOPT_VERBOSE, 0L);
     s->setup_ns = clock_monotonic_ns() - start;
     *ret = take_ptr(s);
     return 0;

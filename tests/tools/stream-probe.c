@@ -47,7 +47,7 @@ static int echo(struct stream *s, size_t total)
             return -ETIMEDOUT;
         if (p.revents & (POLLOUT | POLLERR | POLLHUP))
             blocked = false;
-        for (;;) {
+        while (got < total) {
             uint8_t data[30000];
             ssize_t n = stream_read(s, data, sizeof data);
             if (n == -EAGAIN)
