@@ -258,22 +258,24 @@ int workspace_create(struct store *store, struct bytes thread_id, uint32_t flags
     int r = thread_id_to_name(thread_id, name);
     if (r < 0)
         return r;
+    _cleanup_workspace_ struct workspace *workspace = NULL;
     bool created = false;
     (void)pthread_rwlock_wrlock(&store->names);
-    r = find_locked(store, name, &thread_id, ret);
+    r = find_locked(store, name, &thread_id, &workspace);
     if (r == 0 && (flags & WIRE_WORKSPACE_EXCLUSIVE)) {
-        workspace_unref(*ret);
         r = -EEXIST;
     } else if (r == -ENOENT) {
         r = create_locked(store, thread_id, name);
         if (r == 0)
-            r = find_locked(store, name, &thread_id, ret);
+            r = find_locked(store, name, &thread_id, &workspace);
         created = r == 0;
     }
     (void)pthread_rwlock_unlock(&store->names);
-    if (r == 0)
-        *ret_created = created;
-    return r;
+    if (r < 0)
+        return r;
+    *ret = take_ptr(workspace);
+    *ret_created = created;
+    return 0;
 }
 
 /* --- removing -------------------------------------------------------------------- */

@@ -12,6 +12,7 @@
 
 static struct store_limits world_limits;
 static bool world_limited;
+static const char *world_directory = "/tmp";
 
 static void block_openat2(void)
 {
@@ -34,6 +35,9 @@ void fixture_world(int argc, char **argv)
                                                  .session_handles = 1000,
                                                  .session_nodes = 1000000};
             world_limited = true;
+        } else if (strcmp(argv[i], "memory") == 0) {
+            if (access("/dev/shm", W_OK) == 0)
+                world_directory = "/dev/shm";
         } else if (strcmp(argv[i], "user") == 0) {
             if (getuid() != 0)
                 continue;
@@ -86,7 +90,7 @@ int fixture_setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
     assert_non_null(f);
-    (void)snprintf(f->directory, sizeof f->directory, "/tmp/berth-store-XXXXXX");
+    (void)snprintf(f->directory, sizeof f->directory, "%s/berth-store-XXXXXX", world_directory);
     assert_non_null(mkdtemp(f->directory));
     (void)snprintf(f->root, sizeof f->root, "%s/root", f->directory);
     (void)snprintf(f->tree, sizeof f->tree, "%s/workspaces/demo/tree", f->root);
