@@ -628,7 +628,8 @@ class Harness:
                     env=None):
         """Starts berthfs -f on a private directory and waits until it is usable. Without
         workspace the mount shows all workspaces. options: for -o; args: others."""
-        service = service or self.services[-1]
+        if service is None and (url is None or env is None):
+            service = self.services[-1]
         url = url or service.url
         path = Path(path or self.new_path("mnt"))
         path.mkdir(exist_ok=True)
