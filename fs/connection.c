@@ -207,6 +207,7 @@ void connection_stop(struct driver *d, bool *ret_left_behind)
 {
     struct connection *c = d->connection;
     *ret_left_behind = false;
+    d->stopping = true;
     if (d->client)
         client_free(take_ptr(d->client));
     if (!c)

@@ -64,6 +64,7 @@ struct driver {
 
     void (*ready)(void *context); /* the kernel may use the mount */
     void *ready_context;
+    bool stopping;
     int result; /* of the driver, when the loop has ended */
 };
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include "device.h"
+#include "repair.h"
 
 static uint32_t wire_open_flags(int flags)
 {
@@ -168,6 +169,7 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off
     if (!r || !request_set_handle(r, fi))
         return;
     r->size = size;
+    r->handle->dirty = true;
     r->message.write.offset = (uint64_t)off;
     r->message.write.flags = device_write_kills_priv(r->driver) ? WIRE_WRITE_KILL_PRIV : 0;
     /* Not a property of the handle: fcntl() changes O_APPEND, and pages of a mapped file go
@@ -178,15 +180,25 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off
     request_send(r, write_done);
 }
 
+static void flushed(struct request *r, int error, const struct wire_message *reply)
+{
+    /* An error is told once, to the close() or fsync() that asked. */
+    r->handle->dirty = false;
+    request_done_ok(r, error, reply);
+}
+
 void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct request *r = request_start(req, WIRE_FLUSH, NULL, NULL);
     if (!r || !request_set_handle(r, fi))
         return;
-    if (r->handle->flags & WIRE_OPEN_WRITE)
-        request_send(r, request_done_ok);
+    /* Of a handle that was not written to, or was lost with its connection, the service can
+     * say nothing: each write has been answered. And since fork() and exec() close
+     * descriptors too, this must not wait for a service that is down. */
+    if (r->handle->dirty && repair_handle_current(r->driver, r->handle))
+        request_send(r, flushed);
     else
-        request_reply_ok(r); /* nothing was written: no error can be waiting */
+        request_reply_ok(r);
 }
 
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -209,7 +221,7 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
         return;
     }
     r->message.fsync.datasync = datasync != 0;
-    request_send(r, request_done_ok);
+    request_send(r, flushed);
 }
 
 static void changed_done(struct request *r, int error, const struct wire_message *reply)
@@ -224,6 +236,7 @@ void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t 
     struct request *r = request_start(req, WIRE_FALLOCATE, NULL, NULL);
     if (!r || !request_set_handle(r, fi))
         return;
+    r->handle->dirty = true;
     r->message.fallocate.mode = (uint32_t)mode;
     r->message.fallocate.offset = (uint64_t)offset;
     r->message.fallocate.length = (uint64_t)length;
@@ -270,6 +283,7 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
     if (!r || !request_set_handle(r, fi_out))
         return;
     r->output = take_ptr(r->handle);
+    r->output->dirty = true;
     if (!request_set_handle(r, fi_in))
         return;
     r->size = len;

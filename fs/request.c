@@ -229,12 +229,20 @@ static void defer(struct request *r)
 static void answered(void *context, int error, const struct wire_message *reply)
 {
     struct request *r = context;
-    if (error < 0)
-        /* Without a reply the connection was lost, in one of many ways; whether the request
-         * had its effect is not known. */
-        r->done(r, reply ? request_errno(error) : -EIO, NULL);
-    else
+    struct driver *d = r->driver;
+    if (error == 0) {
         r->done(r, 0, reply);
+    } else if (reply) {
+        r->done(r, request_errno(error), NULL);
+    } else if (wire_row(r->message.type)->effect == WIRE_EFFECT_READS && !r->repeated &&
+               !d->stopping) {
+        /* The connection was lost. A question can be asked again, once. */
+        r->repeated = true;
+        defer(r);
+    } else {
+        /* Whether it had its effect is not known. */
+        r->done(r, -EIO, NULL);
+    }
 }
 
 static void dispatch(struct request *r)

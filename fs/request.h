@@ -2,9 +2,9 @@
  *
  * It is sent at once when there is a connection and what it names is known there. If not, it
  * waits: for a connection, at most the mount's timeout, and for the inodes and handles it
- * names to be found again. Its done function is called exactly once, from the loop and never
- * from within request_send when that returned normally… with one exception: a request that
- * cannot be sent at all fails at once. */
+ * names to be found again. When the connection is lost before the answer, a request that only
+ * reads is sent once more; one that changes something fails with EIO. Its done function is
+ * called exactly once, which may be from within request_send. */
 #pragma once
 
 #define FUSE_USE_VERSION 314
@@ -36,6 +36,7 @@ struct request {
     struct request *next;
     uint64_t deadline_ns;
     bool deferred;
+    bool repeated;
 
     /* For done */
     size_t size;
