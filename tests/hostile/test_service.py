@@ -25,6 +25,13 @@ FLOOD_MEMORY = 64 * MIB
 GREEDY_MEMORY = 48 * MIB
 
 
+def allowed(service, bound):
+    """Sanitizers keep freed memory back and add their own to every allocation."""
+    binary = open(f"/proc/{service.pid}/exe", "rb").read()
+    sanitised = b"__asan_init" in binary or b"__tsan_init" in binary
+    return bound * 8 if sanitised else bound
+
+
 @pytest.fixture
 def many_descriptors():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -157,7 +164,7 @@ def test_more_calls_than_allowed(service):
             goodbye = stream.last_words()
             sender.join(20)
             assert "beyond 512 open calls" in goodbye
-            assert service.memory() < GREEDY_MEMORY
+            assert service.memory() < allowed(service, GREEDY_MEMORY)
 
 
 def send_quietly(connection, data):
@@ -195,7 +202,7 @@ def half_open(service, url, many, first_bytes, client):
                 opened += open_many(address, family, many // 10, first_bytes)
                 with client() as stream:
                     stream.ping()
-            assert service.memory() - before < FLOOD_MEMORY
+            assert service.memory() - before < allowed(service, FLOOD_MEMORY)
             status = client().status()
             assert status["connections"]["alive"] < 3000
             assert status["connections"]["dropped_early"] > many / 2
@@ -354,7 +361,7 @@ def test_client_that_never_reads(start_service, certificates, tls):
         sender.join(20)
     assert "the client does not read" in service.log
     assert 25 < took < 45
-    assert highest < GREEDY_MEMORY, f"{highest / MIB:.1f} MiB"
+    assert highest < allowed(service, GREEDY_MEMORY), f"{highest / MIB:.1f} MiB"
     stream.connection.close()
     with raw.Stream(service.url) as other:
         wait_until(lambda: other.status()["handles"] == 0)
@@ -376,7 +383,7 @@ def test_slow_reader_gets_everything(service):
             kind, _, payload = stream.take()
             assert kind == raw.DATA and len(payload) == MIB + 4
         sender.join(10)
-        assert highest < GREEDY_MEMORY
+        assert highest < allowed(service, GREEDY_MEMORY)
         stream.ping()
 
 
@@ -388,7 +395,7 @@ def test_flood_of_notices(service):
             batch = f(raw.RELEASE, 0, struct.pack("<Q", 12345)) * 20_000
             for _ in range(10):
                 stream.send(batch)
-            assert service.memory() - before < GREEDY_MEMORY
+            assert service.memory() - before < allowed(service, GREEDY_MEMORY)
             stream.ping()
 
 
@@ -414,7 +421,7 @@ def test_many_idle_connections(many_descriptors, service):
         assert limit.problem["retry"] is True and "retry-after" in limit.fields
         assert len(streams) > 1000
         each = (service.memory() - before) / len(streams)
-        assert each < 24 * 1024, f"{each / 1024:.1f} KiB a connection"
+        assert each < allowed(service, 24 * 1024), f"{each / 1024:.1f} KiB a connection"
         streams[0].ping()
     finally:
         streams[0].connection.close()
