@@ -1,0 +1,645 @@
+/* URLs, default paths, the configuration file, precedence, and token files. */
+#include "unit.h"
+
+#include <errno.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "config/config.h"
+#include "config/paths.h"
+#include "stream/url.h"
+
+#define NOBODY 65534
+
+static char directory[] = "/tmp/berth-config-XXXXXX";
+
+static const char *const variables[] = {
+    "BERTH_URL",      "BERTH_TOKEN",     "BERTH_TOKEN_FILE", "BERTH_CA_FILE",  "BERTH_CERT_FILE",
+    "BERTH_KEY_FILE", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME",  "XDG_STATE_HOME",
+};
+
+/* A path in the private directory; each call has its own memory, of a few. */
+static const char *in_directory(const char *name)
+{
+    static char paths[8][128];
+    static unsigned next;
+    char *path = paths[next++ % ARRAY_SIZE(paths)];
+    (void)snprintf(path, sizeof paths[0], "%s/%s", directory, name);
+    return path;
+}
+
+static const char *write_file(const char *name, const char *text, mode_t mode)
+{
+    const char *path = in_directory(name);
+    FILE *f = fopen(path, "we");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(chmod(path, mode), 0);
+    return path;
+}
+
+static int clean_environment(void **state)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(variables); i++)
+        (void)unsetenv(variables[i]);
+    (void)setenv("HOME", directory, 1);
+    (void)setenv("XDG_RUNTIME_DIR", directory, 1);
+    (void)setenv("XDG_CONFIG_HOME", in_directory("none"), 1);
+    return 0;
+}
+
+static int make_directory(void **state)
+{
+    return mkdtemp(directory) ? 0 : -1;
+}
+
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *where)
+{
+    return remove(path);
+}
+
+static int remove_directory(void **state)
+{
+    return nftw(directory, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+/* Every word is in the text. */
+#define assert_says(failure, ...) says(&(failure), (const char *const[]){__VA_ARGS__, NULL})
+static void says(const struct failure *f, const char *const *words)
+{
+    for (size_t i = 0; words[i]; i++)
+        if (!strstr(f->text, words[i]))
+            fail_msg("'%s' is not in: %s", words[i], f->text);
+}
+
+/* --- URLs ---------------------------------------------------------------------------------- */
+
+static void test_urls(void **state)
+{
+    static const struct {
+        const char *url;
+        enum stream_kind kind;
+        const char *host;
+        unsigned port;
+        const char *rest;
+    } good[] = {
+        {"unix:/run/berth.sock", STREAM_UNIX, "", 0, "/run/berth.sock"},
+        {"UNIX:/x", STREAM_UNIX, "", 0, "/x"},
+        {"https://host", STREAM_HTTPS, "host", 443, NULL},
+        {"https://host:8443/", STREAM_HTTPS, "host", 8443, NULL},
+        {"HTTPS://a.example:1", STREAM_HTTPS, "a.example", 1, NULL},
+        {"https://[2001:db8::1]:99", STREAM_HTTPS, "[2001:db8::1]", 99, NULL},
+        {"http://localhost:1", STREAM_HTTP, "localhost", 1, NULL},
+        {"http://127.0.0.1:65535", STREAM_HTTP, "127.0.0.1", 65535, NULL},
+        {"http://127.9.9.9:2", STREAM_HTTP, "127.9.9.9", 2, NULL},
+        {"http://[::1]:3", STREAM_HTTP, "[::1]", 3, NULL},
+        {"exec:ssh host berthd --stdio", STREAM_EXEC, "", 0, "ssh host berthd --stdio"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(good); i++) {
+        struct stream_url u;
+        struct failure f;
+        if (stream_url_parse(good[i].url, &u, &f) < 0)
+            fail_msg("%s", f.text);
+        assert_int_equal(u.kind, good[i].kind);
+        assert_string_equal(u.host, good[i].host);
+        assert_int_equal(u.port, good[i].port);
+        if (good[i].rest)
+            assert_string_equal(u.rest, good[i].rest);
+        assert_int_equal(stream_url_check(good[i].url, &f), 0);
+    }
+
+    static const char *const bad[] = {
+        "",
+        "host:1",
+        "file:///x",
+        "unix:",
+        "unix:relative",
+        "exec:",
+        "exec: \t",
+        "https://",
+        "https://:1",
+        "https://h:0",
+        "https://h:65536",
+        "https://h:x",
+        "https://h:1/v1",
+        "https://h:1?x",
+        "https://h:1#x",
+        "https://u@h:1",
+        "https://u:p@h:1",
+        "https://a b:1",
+        "http://example.org:1",
+        "http://10.0.0.1:1",
+        "http://0.0.0.0:1",
+        "http://[::]:1",
+        "http://localhost.evil.example:1",
+        "http://127.0.0.1.evil.example:1",
+        "http://127.0.0.1@evil.example:1",
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        struct stream_url u = {.port = 77};
+        struct failure f;
+        if (stream_url_parse(bad[i], &u, &f) != -EINVAL)
+            fail_msg("accepted: %s", bad[i]);
+        assert_int_equal(u.port, 77); /* untouched */
+        assert_int_equal(f.error, -EINVAL);
+    }
+    char longest[200] = "unix:/";
+    struct failure f;
+    memset(longest + 6, 'x', 106);
+    assert_int_equal(stream_url_check(longest, &f), 0); /* 107 bytes: sun_path with its NUL */
+    longest[6 + 106] = 'x';
+    assert_int_equal(stream_url_check(longest, &f), -EINVAL);
+    assert_says(f, "107", "108");
+}
+
+static void test_listener_urls(void **state)
+{
+    static const char *const good[] = {"unix:/x", "https://0.0.0.0:0", "https://[::]:8443",
+                                       "http://127.0.0.1:0", "http://localhost:80"};
+    static const char *const bad[] = {
+        "exec:cat", "https://host", "http://0.0.0.0:1", "http://host:1", "unix:x", "tcp://h:1", ""};
+    struct failure f;
+    for (size_t i = 0; i < ARRAY_SIZE(good); i++)
+        if (config_listen_check(good[i], &f) < 0)
+            fail_msg("%s", f.text);
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+        if (config_listen_check(bad[i], &f) != -EINVAL)
+            fail_msg("accepted: %s", bad[i]);
+}
+
+/* --- paths ----------------------------------------------------------------------------------- */
+
+static void expect_path(int (*get)(char **, struct failure *), const char *expected)
+{
+    _cleanup_free_ char *path = NULL;
+    struct failure f;
+    if (get(&path, &f) < 0)
+        fail_msg("%s", f.text);
+    if (!expected)
+        assert_null(path);
+    else
+        assert_string_equal(path, expected);
+}
+
+static void test_paths_of_root(void **state)
+{
+    if (geteuid() != 0)
+        skip();
+    (void)setenv("XDG_RUNTIME_DIR", "", 1);
+    expect_path(paths_runtime_dir, "/run/berth");
+    expect_path(paths_socket, "/run/berth/berthd.sock");
+    expect_path(paths_default_url, "unix:/run/berth/berthd.sock");
+    expect_path(paths_service_root, "/var/lib/berth");
+    (void)setenv("XDG_RUNTIME_DIR", "relative", 1); /* ignored, as the specification wants */
+    expect_path(paths_runtime_dir, "/run/berth");
+    (void)setenv("XDG_RUNTIME_DIR", "/run/user/0", 1);
+    expect_path(paths_default_url, "unix:/run/user/0/berth/berthd.sock");
+}
+
+/* In a child that is another user. cmocka's assertions do not work there: REQUIRE. */
+static void as_nobody(void (*check)(void))
+{
+    if (geteuid() != 0)
+        skip();
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (setgid(NOBODY) < 0 || setuid(NOBODY) < 0)
+            _exit(2);
+        check();
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+#define REQUIRE(condition)                                                                \
+    do {                                                                                  \
+        if (!(condition)) {                                                               \
+            (void)fprintf(stderr, "%s:%d: not so: %s\n", __func__, __LINE__, #condition); \
+            _exit(1);                                                                     \
+        }                                                                                 \
+    } while (0)
+
+static const char shared[] = "/tmp/berth-65534";
+
+static void nobody_without_runtime_directory(void)
+{
+    struct failure f;
+    char *path = NULL;
+    struct stat st;
+    (void)unsetenv("XDG_RUNTIME_DIR");
+    REQUIRE(paths_default_url(&path, &f) == 0); /* it need not exist */
+    REQUIRE(strcmp(path, "unix:/tmp/berth-65534/berthd.sock") == 0);
+    free(path);
+    REQUIRE(paths_make_socket_dir(&f) == 0);
+    REQUIRE(lstat(shared, &st) == 0 && st.st_uid == NOBODY && (st.st_mode & 07777) == 0700);
+    REQUIRE(paths_make_socket_dir(&f) == 0); /* twice is fine */
+    REQUIRE(paths_default_url(&path, &f) == 0);
+    free(path);
+
+    REQUIRE(chmod(shared, 0755) == 0);
+    path = NULL;
+    REQUIRE(paths_default_url(&path, &f) == -EPERM && !path);
+    REQUIRE(strstr(f.text, "mode 0700") && strstr(f.text, shared));
+    REQUIRE(paths_make_socket_dir(&f) == -EPERM);
+    REQUIRE(rmdir(shared) == 0);
+
+    REQUIRE(symlink("/", shared) == 0); /* not followed */
+    REQUIRE(paths_runtime_dir(&path, &f) == -EPERM);
+    REQUIRE(paths_make_socket_dir(&f) == -EPERM);
+    REQUIRE(unlink(shared) == 0);
+
+    (void)setenv("HOME", "/home/x", 1);
+    REQUIRE(paths_service_root(&path, &f) == 0);
+    REQUIRE(strcmp(path, "/home/x/.local/state/berth") == 0);
+    free(path);
+    (void)setenv("XDG_STATE_HOME", "/state", 1);
+    REQUIRE(paths_service_root(&path, &f) == 0);
+    REQUIRE(strcmp(path, "/state/berth") == 0);
+    free(path);
+}
+
+static void nobody_finds_a_directory_of_root(void)
+{
+    struct failure f;
+    char *path = NULL;
+    (void)unsetenv("XDG_RUNTIME_DIR");
+    REQUIRE(paths_default_url(&path, &f) == -EPERM && !path);
+    REQUIRE(paths_make_socket_dir(&f) == -EPERM);
+}
+
+static int clean_shared(void **state)
+{
+    if (geteuid() == 0) {
+        (void)unlink(shared); /* what a failed run left */
+        (void)rmdir(shared);
+    }
+    return clean_environment(state);
+}
+
+static void test_shared_runtime_directory(void **state)
+{
+    as_nobody(nobody_without_runtime_directory);
+    assert_int_equal(mkdir(shared, 0700), 0); /* root's, whom that user need not trust */
+    as_nobody(nobody_finds_a_directory_of_root);
+}
+
+static void test_socket_directory(void **state)
+{
+    struct failure f;
+    struct stat st;
+    mode_t old = umask(0);
+    assert_int_equal(paths_make_socket_dir(&f), 0);
+    (void)umask(old);
+    assert_int_equal(stat(in_directory("berth"), &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0700);
+    (void)setenv("XDG_RUNTIME_DIR", in_directory("missing"), 1);
+    assert_int_equal(paths_make_socket_dir(&f), -ENOENT);
+    assert_says(f, "missing/berth", "XDG_RUNTIME_DIR");
+}
+
+static void test_absolute(void **state)
+{
+    static const struct {
+        const char *path;
+        const char *base;
+        const char *expected;
+    } cases[] = {{"/a", "/b", "/a"},
+                 {"a", "/b", "/b/a"},
+                 {"~/a", "/b", "/home/x/a"},
+                 {"~a", "/b", "/b/~a"},
+                 {"../a", "/b", "/b/../a"}};
+    (void)setenv("HOME", "/home/x", 1);
+    struct failure f;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        _cleanup_free_ char *path = NULL;
+        assert_int_equal(paths_absolute(cases[i].path, cases[i].base, &path, &f), 0);
+        assert_string_equal(path, cases[i].expected);
+    }
+    assert_int_equal(chdir(directory), 0);
+    _cleanup_free_ char *path = NULL;
+    assert_int_equal(paths_absolute("a", NULL, &path, &f), 0);
+    assert_string_equal(path, in_directory("a"));
+    assert_int_equal(chdir("/"), 0);
+}
+
+static void test_configuration_file(void **state)
+{
+    bool system_wide = access("/etc/berth/berth.json", F_OK) == 0;
+    if (!system_wide)
+        expect_path(paths_config_file, NULL);
+    (void)unsetenv("XDG_CONFIG_HOME");
+    assert_int_equal(mkdir(in_directory(".config"), 0700), 0);
+    assert_int_equal(mkdir(in_directory(".config/berth"), 0700), 0);
+    const char *home = write_file(".config/berth/berth.json", "{}", 0644);
+    expect_path(paths_config_file, home);
+    (void)setenv("XDG_CONFIG_HOME", in_directory("none"), 1);
+    if (!system_wide)
+        expect_path(paths_config_file, NULL);
+    assert_int_equal(unlink(home), 0);
+}
+
+/* --- settings --------------------------------------------------------------------------------- */
+
+static void test_client_defaults(void **state)
+{
+    _cleanup_client_settings_ struct client_settings s = {0};
+    struct failure f;
+    struct client_flags flags = {0};
+    assert_int_equal(client_settings_load(&flags, &s, &f), 0);
+    char expected[128];
+    (void)snprintf(expected, sizeof expected, "unix:%s/berth/berthd.sock", directory);
+    assert_string_equal(s.url, expected);
+    assert_null(s.token);
+    assert_null(s.token_file);
+    assert_null(s.ca_file);
+    assert_null(s.cert_file);
+    assert_null(s.key_file);
+    assert_int_equal(s.connect_timeout_ms, 0);
+}
+
+static void load_client(const struct client_flags *flags, struct client_settings *s)
+{
+    struct failure f;
+    client_settings_release(s);
+    if (client_settings_load(flags, s, &f) < 0)
+        fail_msg("%s", f.text);
+}
+
+static void test_client_precedence(void **state)
+{
+    const char *file = write_file("all.json",
+                                  "{\"client\": {\"url\": \"unix:/file\", \"token_file\": \"t1\","
+                                  "\"ca_file\": \"file.pem\", \"cert_file\": \"/abs/cert.pem\","
+                                  "\"key_file\": \"~/key.pem\", \"connect_timeout\": 2.5}}",
+                                  0644);
+    const char *token1 = write_file("t1", "from-file\n", 0600);
+    const char *token2 = write_file("t2", "from-environment\n", 0600);
+    const char *token3 = write_file("t3", "# comment\n\n  from-flag \r\nsecond\n", 0600);
+    _cleanup_client_settings_ struct client_settings s = {0};
+    struct client_flags flags = {.config_file = file};
+
+    load_client(&flags, &s);
+    assert_string_equal(s.url, "unix:/file");
+    assert_string_equal(s.token, "from-file");
+    assert_string_equal(s.token_file, token1); /* relative to the file's directory */
+    assert_string_equal(s.ca_file, in_directory("file.pem"));
+    assert_string_equal(s.cert_file, "/abs/cert.pem");
+    assert_string_equal(s.key_file, in_directory("key.pem"));
+    assert_int_equal(s.connect_timeout_ms, 2500);
+
+    (void)setenv("BERTH_URL", "unix:/environment", 1);
+    (void)setenv("BERTH_TOKEN_FILE", token2, 1);
+    (void)setenv("BERTH_CA_FILE", "/environment.pem", 1);
+    (void)setenv("BERTH_CERT_FILE", "", 1); /* empty is unset */
+    load_client(&flags, &s);
+    assert_string_equal(s.url, "unix:/environment");
+    assert_string_equal(s.token, "from-environment");
+    assert_string_equal(s.token_file, token2);
+    assert_string_equal(s.ca_file, "/environment.pem");
+    assert_string_equal(s.cert_file, "/abs/cert.pem");
+
+    (void)setenv("BERTH_TOKEN", "direct", 1);
+    load_client(&flags, &s);
+    assert_string_equal(s.token, "direct");
+    assert_null(s.token_file);
+
+    flags.url = "unix:/flag";
+    flags.token_file = token3;
+    flags.ca_file = "flag.pem";
+    flags.connect_timeout_ms = 7;
+    assert_int_equal(chdir("/"), 0);
+    load_client(&flags, &s);
+    assert_string_equal(s.url, "unix:/flag");
+    assert_string_equal(s.token, "from-flag");
+    assert_string_equal(s.token_file, token3);
+    assert_string_equal(s.ca_file, "//flag.pem"); /* relative to the working directory */
+    assert_int_equal(s.connect_timeout_ms, 7);
+
+    struct stream_options o = client_settings_stream(&s);
+    assert_string_equal(o.url, "unix:/flag");
+    assert_string_equal(o.token, "from-flag");
+    assert_int_equal(o.connect_timeout_ms, 7);
+}
+
+static void test_client_errors(void **state)
+{
+    static const struct {
+        const char *text;
+        const char *words[4];
+    } cases[] = {
+        {"", {"bad.json:1:", "not valid JSON"}},
+        {"{\"client\": {}, \"client\": {}}", {"duplicate"}},
+        {"[]", {"one JSON object"}},
+        {"{\"clients\": {}}", {"unknown key clients", "\"client\" and \"service\""}},
+        {"{\"client\": []}", {"client must be an object"}},
+        {"{\"client\": {\"tokenfile\": \"x\"}}",
+         {"unknown key client.tokenfile", "url, token_file, ca_file"}},
+        {"{\"service\": {\"x\\u001b\": 1}}", {"unknown key service.x\\x1b"}},
+        {"{\"client\": {\"url\": 3}}", {"client.url must be a string"}},
+        {"{\"client\": {\"url\": \"\"}}", {"client.url must be a string that is not empty"}},
+        {"{\"client\": {\"url\": \"unix:/a\\u0000b\"}}", {"not valid JSON"}},
+        {"{\"client\": {\"url\": \"http://example.org:1\"}}", {"bad.json", "this machine"}},
+        {"{\"client\": {\"ca_file\": []}}", {"client.ca_file must be a string"}},
+        {"{\"client\": {\"connect_timeout\": \"5\"}}", {"client.connect_timeout must be a number"}},
+        {"{\"client\": {\"connect_timeout\": 0}}", {"client.connect_timeout", "seconds"}},
+        {"{\"client\": {\"connect_timeout\": 1e9}}", {"client.connect_timeout", "3600"}},
+    };
+    struct failure f;
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct client_flags flags = {.config_file = write_file("bad.json", cases[i].text, 0644)};
+        struct client_settings s = {.connect_timeout_ms = 77};
+        if (client_settings_load(&flags, &s, &f) != -EINVAL)
+            fail_msg("accepted: %s", cases[i].text);
+        assert_int_equal(s.connect_timeout_ms, 77); /* untouched */
+        for (size_t k = 0; k < ARRAY_SIZE(cases[i].words) && cases[i].words[k]; k++)
+            assert_says(f, "bad.json", cases[i].words[k]);
+    }
+    struct client_settings s;
+    struct client_flags flags = {.config_file = in_directory("absent.json")};
+    assert_int_equal(client_settings_load(&flags, &s, &f), -ENOENT);
+    assert_says(f, "absent.json", "No such file");
+    flags.config_file = directory;
+    assert_int_equal(client_settings_load(&flags, &s, &f), -EINVAL);
+    flags = (struct client_flags){.url = "nonsense"};
+    assert_int_equal(client_settings_load(&flags, &s, &f), -EINVAL);
+    assert_says(f, "--url", "nonsense", "unix:/PATH");
+    (void)setenv("BERTH_URL", "nonsense", 1);
+    flags.url = NULL;
+    assert_int_equal(client_settings_load(&flags, &s, &f), -EINVAL);
+    assert_says(f, "BERTH_URL", "nonsense");
+}
+
+static void test_token_files(void **state)
+{
+    struct failure f;
+    _cleanup_token_list_ struct token_list l = {0};
+    const char *file = write_file("tokens", "# first line\n\n one \n\ttwo\r\n#three\nthree", 0400);
+    assert_int_equal(token_list_load(file, &l, &f), 0);
+    assert_int_equal(l.count, 3);
+    assert_string_equal(l.tokens[0], "one");
+    assert_string_equal(l.tokens[1], "two");
+    assert_string_equal(l.tokens[2], "three");
+    token_list_release(&l);
+    assert_int_equal(l.count, 0);
+
+    static const mode_t open_modes[] = {0640, 0604, 0620, 0602, 0610, 0644, 0666};
+    for (size_t i = 0; i < ARRAY_SIZE(open_modes); i++) {
+        file = write_file("open", "secret\n", open_modes[i]);
+        assert_int_equal(token_list_load(file, &l, &f), -EACCES);
+        assert_says(f, file, "other users", "chmod 600");
+        assert_null(strstr(f.text, "secret"));
+    }
+    static const struct {
+        const char *text;
+        const char *word;
+    } bad[] = {{"", "no token"},
+               {"# only\n\n", "no token"},
+               {"secret two\n", "line 1 is not a token"},
+               {"a\nsecret\001\n", "line 2 is not a token"},
+               {"s\303\251cret\n", "line 1 is not a token"}};
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        file = write_file("bad", bad[i].text, 0600);
+        assert_int_equal(token_list_load(file, &l, &f), -EINVAL);
+        assert_says(f, file, bad[i].word);
+        assert_null(strstr(f.text, "cret"));
+    }
+    static char text[70000];
+    memset(text, 'x', CONFIG_TOKEN_MAX);
+    assert_int_equal(token_list_load(write_file("longest", text, 0600), &l, &f), 0);
+    token_list_release(&l);
+    memset(text, 'x', CONFIG_TOKEN_MAX + 1);
+    assert_int_equal(token_list_load(write_file("long", text, 0600), &l, &f), -EINVAL);
+    assert_says(f, "longer than 1024");
+    memset(text, '\n', sizeof text - 1);
+    assert_int_equal(token_list_load(write_file("huge", text, 0600), &l, &f), -EINVAL);
+    assert_says(f, "larger than 64 KiB");
+    for (size_t i = 0; i + 1 < 2 * (CONFIG_TOKENS_MAX + 1); i += 2)
+        memcpy(text + i, "t\n", 2);
+    text[2 * (CONFIG_TOKENS_MAX + 1)] = '\0';
+    assert_int_equal(token_list_load(write_file("many", text, 0600), &l, &f), -EINVAL);
+    assert_says(f, "more than 1024");
+    assert_int_equal(token_list_load("/dev/zero", &l, &f), -EACCES);
+    assert_int_equal(token_list_load(directory, &l, &f), -EINVAL);
+    assert_says(f, "directory");
+    assert_int_equal(token_list_load(in_directory("absent"), &l, &f), -ENOENT);
+    assert_int_equal(l.count, 0);
+}
+
+static void test_token_from_a_pipe(void **state)
+{
+    int ends[2];
+    char path[32];
+    struct failure f;
+    _cleanup_token_list_ struct token_list l = {0};
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(write(ends[1], "piped\n", 6), 6);
+    (void)close(ends[1]);
+    (void)snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
+    assert_int_equal(token_list_load(path, &l, &f), 0);
+    assert_string_equal(l.tokens[0], "piped");
+    (void)close(ends[0]);
+}
+
+static void test_service_settings(void **state)
+{
+    const char *file = write_file(
+        "service.json",
+        "{\"service\": {\"root\": \"r\", \"listen\": [\"unix:/a\", \"https://0.0.0.0:0\"],"
+        "\"token_file\": \"tokens\", \"tls_cert\": \"c.pem\", \"tls_key\": \"k.pem\","
+        "\"tls_client_ca\": \"/ca.pem\", \"log_level\": \"debug\"}, \"client\": {}}",
+        0644);
+    _cleanup_service_settings_ struct service_settings s = {0};
+    struct failure f;
+    struct service_flags flags = {.config_file = file};
+    if (service_settings_load(&flags, &s, &f) < 0)
+        fail_msg("%s", f.text);
+    assert_string_equal(s.config_file, file);
+    assert_string_equal(s.root, in_directory("r"));
+    assert_int_equal(s.listen_count, 2);
+    assert_string_equal(s.listen[0], "unix:/a");
+    assert_string_equal(s.listen[1], "https://0.0.0.0:0");
+    assert_string_equal(s.token_file, in_directory("tokens"));
+    assert_string_equal(s.tls_cert, in_directory("c.pem"));
+    assert_string_equal(s.tls_key, in_directory("k.pem"));
+    assert_string_equal(s.tls_client_ca, "/ca.pem");
+    assert_int_equal(s.log_level, LOG_LEVEL_DEBUG);
+    service_settings_release(&s);
+
+    const char *const listen[] = {"unix:/flag"};
+    flags.root = "/flag";
+    flags.listen = listen;
+    flags.listen_count = 1;
+    flags.log_level = "error";
+    assert_int_equal(service_settings_load(&flags, &s, &f), 0);
+    assert_string_equal(s.root, "/flag");
+    assert_int_equal(s.listen_count, 1); /* instead of the file's */
+    assert_string_equal(s.listen[0], "unix:/flag");
+    assert_int_equal(s.log_level, LOG_LEVEL_ERROR);
+    service_settings_release(&s);
+
+    assert_int_equal(service_settings_load(&(struct service_flags){0}, &s, &f), 0);
+    assert_non_null(s.root);
+    assert_int_equal(s.listen_count, 0);
+    assert_int_equal(s.log_level, LOG_LEVEL_INFO);
+
+    static const struct {
+        const char *text;
+        const char *word;
+    } bad[] = {
+        {"{\"service\": {\"listen\": \"unix:/a\"}}", "service.listen must be an array"},
+        {"{\"service\": {\"listen\": []}}", "service.listen must be an array"},
+        {"{\"service\": {\"listen\": [1]}}", "service.listen must be an array"},
+        {"{\"service\": {\"listen\": [\"exec:x\"]}}", "cannot listen there"},
+        {"{\"service\": {\"listen\": [\"http://0.0.0.0:80\"]}}", "this machine alone"},
+        {"{\"service\": {\"log_level\": \"loud\"}}", "service.log_level must be error"},
+        {"{\"service\": {\"log_level\": 1}}", "service.log_level must be a string"},
+        {"{\"service\": {\"url\": \"unix:/a\"}}", "unknown key service.url"},
+    };
+    struct service_settings untouched = {.listen_count = 77};
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        flags = (struct service_flags){.config_file = write_file("bad.json", bad[i].text, 0644)};
+        if (service_settings_load(&flags, &untouched, &f) != -EINVAL)
+            fail_msg("accepted: %s", bad[i].text);
+        assert_says(f, "bad.json", bad[i].word);
+        assert_int_equal(untouched.listen_count, 77);
+    }
+    flags = (struct service_flags){.log_level = "loud"};
+    assert_int_equal(service_settings_load(&flags, &untouched, &f), -EINVAL);
+    assert_says(f, "--log-level must be error, warning, info or debug");
+    const char *many[CONFIG_LISTEN_MAX + 1];
+    for (size_t i = 0; i < ARRAY_SIZE(many); i++)
+        many[i] = "unix:/a";
+    flags = (struct service_flags){.listen = many, .listen_count = ARRAY_SIZE(many)};
+    assert_int_equal(service_settings_load(&flags, &untouched, &f), -EINVAL);
+    assert_says(f, "more than 16");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_urls, clean_environment),
+        cmocka_unit_test_setup(test_listener_urls, clean_environment),
+        cmocka_unit_test_setup(test_paths_of_root, clean_environment),
+        cmocka_unit_test_setup_teardown(test_shared_runtime_directory, clean_shared, clean_shared),
+        cmocka_unit_test_setup(test_socket_directory, clean_environment),
+        cmocka_unit_test_setup(test_absolute, clean_environment),
+        cmocka_unit_test_setup(test_configuration_file, clean_environment),
+        cmocka_unit_test_setup(test_client_defaults, clean_environment),
+        cmocka_unit_test_setup(test_client_precedence, clean_environment),
+        cmocka_unit_test_setup(test_client_errors, clean_environment),
+        cmocka_unit_test_setup(test_token_files, clean_environment),
+        cmocka_unit_test_setup(test_token_from_a_pipe, clean_environment),
+        cmocka_unit_test_setup(test_service_settings, clean_environment),
+    };
+    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+}
