@@ -362,7 +362,11 @@ int node_enter(struct file_session *session, struct workspace *workspace,
     }
     store_lock(store);
     int r = 0;
-    if (!node) {
+    if (seen->rename_count && *seen->rename_count != atomic_load(&workspace->rename_count)) {
+        r = -EAGAIN;
+        if (node)
+            node_unref_locked(node);
+    } else if (!node) {
         node = find_locked(workspace, seen->stx, generation);
         if (node)
             node->refs++;

@@ -62,10 +62,13 @@ struct sighting {
     int at_fd;
     const char *at_name;
     const struct statx *stx;
+    /* rename_count before the statx, or NULL when no rename can run. */
+    const uint64_t *rename_count;
 };
 
 /* The node of a file, with its place noted, one more reference for the session, and one for
- * the caller. -ENOENT: at_name is gone; -ENFILE: too many nodes; -ENOMEM. */
+ * the caller. -ENOENT: at_name is gone; -EAGAIN: a rename began meanwhile, so that the place
+ * may be out of date and must not be noted; -ENFILE: too many nodes; -ENOMEM. */
 int node_enter(struct file_session *session, struct workspace *workspace,
                const struct sighting *seen, struct node **ret);
 

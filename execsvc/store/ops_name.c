@@ -11,10 +11,6 @@
 /* Longest text of a symbolic link, as the kernel's. */
 #define TARGET_MAX 4095
 
-/* Look-ups repeated because a rename ran meanwhile. Stops endless renames from holding one
- * look-up up; the last one's place may then be out of date, which the next use notices. */
-#define FIND_TRIES 4
-
 /* --- places ---------------------------------------------------------------------- */
 
 bool name_hidden(const struct node *dir, const char *name)
@@ -62,14 +58,18 @@ void place_close(struct place *place)
 
 /* --- looking up ------------------------------------------------------------------ */
 
-static int find_once(struct file_session *session, struct node *dir, int dir_fd, const char *name,
-                     struct wire_attr *ret_attr, uint64_t *ret_node)
+static int find(struct file_session *session, struct node *dir, int dir_fd, const char *name,
+                const uint64_t *rename_count, struct wire_attr *ret_attr, uint64_t *ret_node)
 {
     struct statx stx;
     if (statx(dir_fd, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &stx) < 0)
         return -errno;
-    const struct sighting seen = {
-        .dir = dir, .name = name, .at_fd = dir_fd, .at_name = name, .stx = &stx};
+    const struct sighting seen = {.dir = dir,
+                                  .name = name,
+                                  .at_fd = dir_fd,
+                                  .at_name = name,
+                                  .stx = &stx,
+                                  .rename_count = rename_count};
     _cleanup_node_ struct node *node = NULL;
     int r = node_enter(session, dir->workspace, &seen, &node);
     if (r < 0)
@@ -86,15 +86,15 @@ static int find_once(struct file_session *session, struct node *dir, int dir_fd,
 int entry_find(struct file_session *session, struct node *dir, int dir_fd, const char *name,
                struct wire_attr *ret_attr, uint64_t *ret_node)
 {
-    atomic_uint_fast64_t *renames = &dir->workspace->rename_count;
-    for (int tries = 1;; tries++) {
-        uint64_t before = atomic_load(renames);
-        int r = find_once(session, dir, dir_fd, name, ret_attr, ret_node);
-        if (r < 0 || atomic_load(renames) == before || tries == FIND_TRIES)
-            return r;
-        /* The rename may have noted the node's new place before we noted the old one. */
-        node_forget(session, *ret_node, 1);
-    }
+    struct workspace *workspace = dir->workspace;
+    uint64_t rename_count = atomic_load(&workspace->rename_count);
+    int r = find(session, dir, dir_fd, name, &rename_count, ret_attr, ret_node);
+    if (r != -EAGAIN)
+        return r;
+    (void)pthread_rwlock_rdlock(&workspace->renames);
+    r = find(session, dir, dir_fd, name, NULL, ret_attr, ret_node);
+    (void)pthread_rwlock_unlock(&workspace->renames);
+    return r;
 }
 
 static int reply_entry(struct file_session *session, const struct place *place, struct reply *ret)
@@ -254,12 +254,14 @@ static int rename_places(const struct place *from, const struct place *to, unsig
     atomic_fetch_add(&workspace->rename_count, 1);
     if (renameat2(from->grip.fd, from->name, to->grip.fd, to->name, flags) < 0)
         r = -errno;
+    /* A look-up that saw the old names notes them before this or not at all, so that what is
+     * noted below stays. */
+    atomic_fetch_add(&workspace->rename_count, 1);
     if (r == 0) {
         node_note_place(to->dir, to->grip.fd, to->name);
         if (flags & RENAME_EXCHANGE)
             node_note_place(from->dir, from->grip.fd, from->name);
     }
-    atomic_fetch_add(&workspace->rename_count, 1);
     (void)pthread_rwlock_unlock(&workspace->renames);
     return r;
 }

@@ -170,6 +170,8 @@ static int create_new(struct file_session *session, const struct place *place, u
     int r = handle_reserve(session);
     if (r < 0)
         return r;
+    /* No rename may move the file before its place is noted. */
+    (void)pthread_rwlock_rdlock(&place->dir->workspace->renames);
     _cleanup_close_ int fd =
         openat(place->grip.fd, place->name, flags | O_CREAT | O_EXCL | O_NOFOLLOW, mode & 07777);
     if (fd < 0) {
@@ -179,6 +181,7 @@ static int create_new(struct file_session *session, const struct place *place, u
         if (r < 0) /* nobody was told of it */
             (void)unlinkat(place->grip.fd, place->name, 0);
     }
+    (void)pthread_rwlock_unlock(&place->dir->workspace->renames);
     if (r < 0)
         handle_unreserve(session);
     return r;

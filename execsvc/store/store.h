@@ -9,7 +9,7 @@
  * Everything here is thread-safe and may block on the disk. Errors are negative errno; those
  * of requests are what the client's caller gets to see.
  *
- * Lock order: store.names, then workspace.renames, then a directory handle's lock, then
+ * Lock order: store.names, then a directory handle's lock, then workspace.renames, then
  * store.lock. No system call that can wait for the disk is made under store.lock. */
 #pragma once
 

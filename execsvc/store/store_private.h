@@ -86,10 +86,12 @@ struct workspace {
     uint8_t *thread_id;
     size_t thread_id_len;
     struct wire_time created_at;
-    /* Held for writing from before a rename until the nodes' names are right again, and
-     * for reading by a walk that repeats after it found a name missing. */
+    /* Held for writing from before a rename until the nodes' names are right again; for
+     * reading by a walk or look-up that repeats because one ran meanwhile, and while a file
+     * is made and entered. */
     pthread_rwlock_t renames;
-    atomic_uint_fast64_t rename_count; /* changes before and after each */
+    atomic_uint_fast64_t rename_count; /* changes before a rename, and after it but before the
+                                          new names are noted */
     atomic_bool handles_missing;       /* name_to_handle_at does not work on device */
 };
 

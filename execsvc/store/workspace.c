@@ -88,7 +88,12 @@ static int workspace_new(struct store *store, const char *name, const struct met
         .thread_id_len = meta->thread_id_len,
         .created_at = meta->created_at,
     };
-    (void)pthread_rwlock_init(&w->renames, NULL);
+    /* Many clients making files must not keep a rename waiting for ever. */
+    pthread_rwlockattr_t attributes;
+    (void)pthread_rwlockattr_init(&attributes);
+    (void)pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+    (void)pthread_rwlock_init(&w->renames, &attributes);
+    (void)pthread_rwlockattr_destroy(&attributes);
     if (asprintf(&w->path, "%s/workspaces/%s/%s", store->root, name, TREE_DIRECTORY) < 0)
         w->path = NULL;
     if (!w->name || !w->thread_id || !w->path) {

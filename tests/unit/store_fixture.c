@@ -1,5 +1,6 @@
 #include "store_fixture.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <grp.h>
 #include <seccomp.h>
@@ -348,4 +349,15 @@ bool exists(struct fixture *f, const char *path)
     char full[4096];
     struct stat st;
     return lstat(tree_path(f, path, full), &st) == 0;
+}
+
+bool directory_empty(const char *path)
+{
+    DIR *stream = opendir(path);
+    assert_non_null(stream);
+    int count = 0;
+    while (readdir(stream))
+        count++;
+    (void)closedir(stream);
+    return count == 2; /* . and .. */
 }

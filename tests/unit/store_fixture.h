@@ -77,5 +77,7 @@ void make_file(struct fixture *f, const char *path, const char *text);
 char *tree_path(struct fixture *f, const char *path, char buffer[4096]);
 bool exists(struct fixture *f, const char *path);
 
+bool directory_empty(const char *path);
+
 /* rm -rf that passes chmod 000. */
 void remove_directory(const char *path);

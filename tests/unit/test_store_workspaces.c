@@ -35,12 +35,6 @@ static char *root_path(struct fixture *f, const char *path, char buffer[4096])
     return buffer;
 }
 
-static bool directory_empty(const char *path)
-{
-    /* Only an empty directory can be removed; it is put back. */
-    return rmdir(path) == 0 && mkdir(path, 0700) == 0;
-}
-
 static void test_create(void **state)
 {
     struct fixture *f = *state;
