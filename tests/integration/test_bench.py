@@ -1,0 +1,32 @@
+"""tests/bench/run measures every row: a benchmark that quietly fails is worse than none."""
+
+import json
+import sys
+
+import pytest
+
+from lib import harness as parts
+
+BENCH = parts.REPOSITORY / "tests" / "bench" / "run"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_all_tables_are_filled(harness, build_dir, fuse_works):
+    figures = harness.directory / "figures.json"
+    out = harness.run([sys.executable, BENCH, "--build", build_dir, "--quick", "--limit", "3",
+                       "--json", figures], timeout=800, check=True).stdout
+    assert "failed" not in out, out
+    found = json.loads(figures.read_text())
+    assert len(found["work"]) == 9 and len(found["calls"]) > 25
+    for row, systems in found["work"].items():
+        assert systems["local"]["seconds"] is not None, row
+        assert all(systems[name]["error"] is None for name in systems if name != "counts"), row
+    # Both counts of the same work agree; each is exact when one program works in series.
+    for name, counts in found["calls"].items():
+        assert counts["error"] is None, name
+        assert counts["driver"] <= counts["relay"], name
+    assert set(found["getattr"]) == {"local", "sshfs (dir_cache=no)", "Berth, unix", "Berth, TLS"}
+    assert found["getattr"]["local"] < found["getattr"]["Berth, unix"]
+    assert found["memory"]["inodes"] == 10_000
+    assert parts.mounts_below("/tmp/berth-bench-") == []
