@@ -441,6 +441,11 @@ static size_t feed(struct session *s, const uint8_t *data, size_t len)
     return used;
 }
 
+size_t session_wanted(const struct session *s)
+{
+    return s->row ? s->header.length - s->payload_received : WIRE_HEADER_SIZE - s->raw_header_len;
+}
+
 int session_feed(struct session *s, const void *data, size_t len)
 {
     if (s->dead)

@@ -67,6 +67,11 @@ void session_free(struct session *s);
  * the bad one can still be taken with session_next(). */
 int session_feed(struct session *s, const void *data, size_t len);
 
+/* How many bytes are missing to the end of the frame part (header, payload) that is arriving;
+ * > 0. Whoever feeds no more than this at a time never has more than one frame queued, however
+ * small the frames are on the wire and however large when decompressed. */
+size_t session_wanted(const struct session *s);
+
 /* The next received message, in order of arrival: 1 and *ret (caller frees), or 0. HELLO,
  * WELCOME and GRANT are handled inside and never returned. A reply closes its call when it is
  * fed, not when it is taken. Taking may decode bytes that had to wait, and so may find the

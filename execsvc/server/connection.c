@@ -18,9 +18,6 @@
 /* Read at a time afterwards: a large WRITE in few system calls. */
 #define FRAMES_READ_MAX (256u << 10)
 
-/* Given to the session at a time: bounds the frames that are parsed before they are counted. */
-#define FEED_MAX (64u << 10)
-
 enum connection_state {
     CONNECTION_TLS,     /* handshake */
     CONNECTION_HTTP,    /* request header */
@@ -496,7 +493,8 @@ static void read_frames(struct connection *c)
     c->processing = true;
     take_frames(c);
     while (speaks_frames(c) && !over_limit(c, FLOW_LIMIT)) {
-        struct bytes in = peek_input(c, FEED_MAX);
+        /* Frame by frame, so that each is counted before the next one takes memory. */
+        struct bytes in = peek_input(c, session_wanted(c->session));
         if (in.len == 0)
             break;
         int r = session_feed(c->session, in.data, in.len);
@@ -536,6 +534,7 @@ static int begin_frames(struct connection *c)
         .max_payload = WIRE_PAYLOAD_MAX,
         .max_calls = CONNECTION_CALLS_MAX,
         .window = CONNECTION_WINDOW,
+        .features = WIRE_FEATURE_ZSTD, /* the client knows whether there is a wire to save */
         .agent = "berthd " BERTH_VERSION,
         .epoch = s->epoch,
     };

@@ -1,6 +1,7 @@
 """Peers that break the protocol, hold places, or never read: their own connection ends, memory
 stays bounded, and a well-behaved client beside them does not notice."""
 
+import ctypes
 import os
 import resource
 import select
@@ -385,6 +386,39 @@ def test_slow_reader_gets_everything(service):
         sender.join(10)
         assert highest < allowed(service, GREEDY_MEMORY)
         stream.ping()
+
+
+def zstd(data):
+    library = ctypes.CDLL("libzstd.so.1")
+    library.ZSTD_compressBound.restype = library.ZSTD_compress.restype = ctypes.c_size_t
+    library.ZSTD_compressBound.argtypes = [ctypes.c_size_t]
+    out = ctypes.create_string_buffer(library.ZSTD_compressBound(len(data)))
+    library.ZSTD_compress.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p,
+                                      ctypes.c_size_t, ctypes.c_int]
+    size = library.ZSTD_compress(out, len(out), data, len(data), 3)
+    return out.raw[:size]
+
+
+def test_frames_that_decompress_to_much(service):
+    """A few hundred bytes on the wire become a megabyte each: counted before the next is."""
+    before = service.memory()
+    with Bystander(service.url):
+        with raw.Stream(service.url, greet=False) as stream:
+            stream.send(f(raw.HELLO, 1, raw.hello(features=1)))
+            assert stream.take()[0] == raw.WELCOME
+            bomb = zstd(struct.pack("<QQI", 4711, 0, 0) + raw.text(bytes(MIB - 4096)))
+            assert len(bomb) < 1000
+            count = 400
+            batch = b"".join(f(raw.WRITE, 2 + i, bomb, flags=2) for i in range(count))
+            sender = threading.Thread(target=send_quietly, args=(stream.connection, batch))
+            sender.start()
+            highest = 0
+            for _ in range(count):
+                kind, _, payload = stream.take()
+                assert kind == raw.ERROR and struct.unpack_from("<I", payload)[0] == 9
+                highest = max(highest, service.memory() - before)
+            sender.join(20)
+            assert highest < allowed(service, GREEDY_MEMORY), f"{highest / MIB:.1f} MiB"
 
 
 def test_flood_of_notices(service):
