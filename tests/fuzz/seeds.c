@@ -179,6 +179,17 @@ static void corpus(const char *dir)
             sample_release(&sample);
         }
     }
+    static const char *const requests[] = {
+        "GET /v1/stream HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, Upgrade\r\n"
+        "Upgrade: berth/1\r\nAuthorization: Bearer secret\r\n\r\nframes",
+        "GET /healthz?x HTTP/1.0\r\n\r\n",
+        "POST /v1/stream HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+        "\r\nHEAD http://h/p HTTP/1.1\r\nHost:\r\nContent-Length: 5\r\nX: a\r\n b\r\n\r\nhello",
+        "CONNECT h:1 HTTP/1.1\r\nHost: h\r\n\r\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    };
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
+        write_seed(dir, "fuzz_http", "request", (uint8_t)(16 * i), bytes_of_string(requests[i]));
     static const char *const ids[] = {"hread", "./../etc", "aa%2F", "%2E.", "~~", "\xc3\xa9"};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         char name[16];
