@@ -208,6 +208,29 @@ def test_tls_sender_that_must_wait_repeats_its_record(serve, probe, certificates
     assert "echoed 8000000" in text and "blocked 0 times" not in text
 
 
+def test_writing_to_a_peer_that_is_gone_is_an_error_not_a_signal(serve, build_dir, harness,
+                                                                 certificates):
+    def hang_up(server, connection):
+        server.read_request(connection)
+        connection.sendall(ANSWER)
+
+    path = harness.short / "gone.sock"
+    serve(hang_up, path=path)
+    http = serve(hang_up)
+    https = serve(hang_up, tls=server_context(certificates))
+    command = ("exec:exec 3<&0; head -c 40 >/dev/null; "
+               "printf 'HTTP/1.1 101 X\\r\\nUpgrade: berth/1\\r\\nConnection: Upgrade\\r\\n\\r\\n'; "
+               "echo tired >&2; exit 4")
+    for url, reason in [(f"unix:{path}", ""), (f"http://127.0.0.1:{http.port}", ""),
+                        (f"https://localhost:{https.port}", ""),
+                        (command, "the command ended with status 4 and said: tired")]:
+        result = harness.run([build_dir / "tests/tools/stream-probe", "-a", certificates.ca,
+                              "-e", "3000000", url], timeout=30)
+        assert result.returncode == 1, (url, result)
+        assert result.stdout.startswith("ok\necho failed: "), result.stdout
+        assert reason in result.stdout
+
+
 # --- certificates --------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
