@@ -47,6 +47,17 @@ static int open_flags(uint32_t wire, int *ret)
     return 0;
 }
 
+/* openat, once more without the cached descriptors when there are no others left. */
+static int open_at(struct store *store, int dir_fd, const char *path, int flags, mode_t mode)
+{
+    int fd = openat(dir_fd, path, flags, mode);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+        grip_trim(store, 0);
+        fd = openat(dir_fd, path, flags, mode);
+    }
+    return fd < 0 ? -errno : fd;
+}
+
 static int open_directory(struct node *node, uint32_t wire, int *ret_fd, struct statx *ret_stx)
 {
     if ((wire & WIRE_OPEN_WRITE) || !(wire & WIRE_OPEN_DIRECTORY))
@@ -55,9 +66,10 @@ static int open_directory(struct node *node, uint32_t wire, int *ret_fd, struct 
     int r = grip_take(node, &grip, ret_stx);
     if (r < 0)
         return r;
-    int fd = openat(grip.fd, ".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | OPEN_ALWAYS);
+    int fd = open_at(node->workspace->store, grip.fd, ".",
+                     O_RDONLY | O_DIRECTORY | O_NOFOLLOW | OPEN_ALWAYS, 0);
     if (fd < 0)
-        return -errno;
+        return fd;
     *ret_fd = fd;
     return 0;
 }
@@ -77,9 +89,10 @@ static int open_regular(struct node *node, uint32_t wire, int flags, int *ret_fd
     if (r < 0)
         return r;
     char path[GRIP_PATH_SIZE];
-    _cleanup_close_ int fd = open(grip_path(grip.fd, path), flags);
+    _cleanup_close_ int fd =
+        open_at(node->workspace->store, AT_FDCWD, grip_path(grip.fd, path), flags, 0);
     if (fd < 0)
-        return -errno;
+        return fd;
     if (flags & O_TRUNC) {
         r = wire & WIRE_OPEN_KILL_PRIV ? attr_kill_priv(fd) : 0;
         if (r == 0)
@@ -172,11 +185,10 @@ static int create_new(struct file_session *session, const struct place *place, u
         return r;
     /* No rename may move the file before its place is noted. */
     (void)pthread_rwlock_rdlock(&place->dir->workspace->renames);
-    _cleanup_close_ int fd =
-        openat(place->grip.fd, place->name, flags | O_CREAT | O_EXCL | O_NOFOLLOW, mode & 07777);
-    if (fd < 0) {
-        r = -errno;
-    } else {
+    _cleanup_close_ int fd = open_at(session->store, place->grip.fd, place->name,
+                                     flags | O_CREAT | O_EXCL | O_NOFOLLOW, mode & 07777);
+    r = fd;
+    if (fd >= 0) {
         r = enter_created(session, place, wire, &fd, ret);
         if (r < 0) /* nobody was told of it */
             (void)unlinkat(place->grip.fd, place->name, 0);

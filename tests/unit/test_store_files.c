@@ -214,6 +214,10 @@ static void test_setattr(void **state)
     assert_int_equal(set(f, (struct wire_setattr){.node = f->demo, .valid = WIRE_SET_SIZE}),
                      -EISDIR);
     t_release(f, handle);
+    /* No descriptor is kept that would keep a deleted file's blocks. */
+    drop_descriptors(f);
+    assert_int_equal(set(f, (struct wire_setattr){.node = node, .valid = WIRE_SET_ATIME_NOW}), 0);
+    assert_int_equal(t_status(f, "descriptors"), 0);
 
     int64_t link = t_symlink(f, f->demo, "link", "nowhere");
     assert_int_equal(set(f, (struct wire_setattr){.node = (uint64_t)link,
@@ -526,6 +530,16 @@ static void test_data(void **state)
     assert_int_equal(t_write(f, (uint64_t)append, 0, "45"), 2);
     assert_int_equal(t_read(f, handle, 0, 100), 0);
     assert_string_equal(t_data(f), "012345");
+    /* Append by the write alone, as after fcntl(F_SETFL, O_APPEND). */
+    const struct wire_message at_end = {
+        .type = WIRE_WRITE,
+        .write = {.handle = handle, .flags = WIRE_WRITE_APPEND, .data = bytes_of_string("67")}};
+    assert_int_equal(run(f, &at_end), 0);
+    assert_int_equal(t_read(f, handle, 0, 100), 0);
+    assert_string_equal(t_data(f), "01234567");
+    struct wire_message unknown = at_end;
+    unknown.write.flags = 4;
+    assert_int_equal(run(f, &unknown), -EINVAL);
     /* A whole message. */
     char *big = malloc(WIRE_DATA_MAX + 1);
     memset(big, 'b', WIRE_DATA_MAX);
