@@ -521,6 +521,8 @@ static void lose(struct client *c, int error, const char *reason)
 {
     c->dead = true;
     free_events(c);
+    if (error == -ETIMEDOUT)
+        stream_abandon(c->stream); /* so that freeing the client does not hold up the loop */
     char text[512];
     if (c->goodbye[0])
         reason = c->goodbye;

@@ -241,10 +241,10 @@ const char *bridge_describe(struct bridge *c, char *text, size_t size)
     return text;
 }
 
-void bridge_stop(struct bridge *c)
+void bridge_stop(struct bridge *c, bool abandon)
 {
     int code;
-    if (bridge_wait(c, END_OF_FILE_GRACE_MS, &code) == BRIDGE_RUNS) {
+    if (bridge_wait(c, abandon ? 0 : END_OF_FILE_GRACE_MS, &code) == BRIDGE_RUNS) {
         (void)pidfd_send_signal(c->pidfd, SIGTERM, NULL, 0);
         if (bridge_wait(c, TERM_GRACE_MS, &code) == BRIDGE_RUNS) {
             (void)pidfd_send_signal(c->pidfd, SIGKILL, NULL, 0);

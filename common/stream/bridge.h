@@ -37,5 +37,6 @@ enum bridge_end bridge_wait(struct bridge *c, unsigned timeout_ms, int *ret_code
 /* "ended with status 3", "was killed by signal 9", …; with its last line. */
 const char *bridge_describe(struct bridge *c, char *text, size_t size);
 
-/* The caller has closed the socket. Waits for the end, then TERM, then KILL; reaps; frees. */
-void bridge_stop(struct bridge *c);
+/* The caller has closed the socket. Waits for the end (not if abandon), then TERM, then KILL;
+ * reaps; frees. */
+void bridge_stop(struct bridge *c, bool abandon);

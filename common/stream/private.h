@@ -25,6 +25,7 @@ struct stream {
     bool has_token;
     bool has_client_cert;
     bool has_ca;
+    bool abandoned;
     uint64_t deadline_ns; /* of the set-up */
     uint32_t timeout_ms;
     uint64_t setup_ns;

@@ -403,6 +403,11 @@ uint64_t stream_setup_ns(const struct stream *s)
     return s->setup_ns;
 }
 
+void stream_abandon(struct stream *s)
+{
+    s->abandoned = true;
+}
+
 void stream_close(struct stream *s)
 {
     if (!s)
@@ -410,7 +415,7 @@ void stream_close(struct stream *s)
     if (s->curl)
         curl_easy_cleanup(s->curl); /* closes its socket: end of file for the command */
     if (s->bridge)
-        bridge_stop(s->bridge);
+        bridge_stop(s->bridge, s->abandoned);
     buffer_release(&s->early);
     free(s->retry);
     free(s->url);

@@ -79,6 +79,10 @@ bool stream_is_local(const struct stream *s);
 /* What the connection set-up took, in nanoseconds. */
 uint64_t stream_setup_ns(const struct stream *s);
 
+/* The peer does not answer any more, so the command of an exec stream would not end by itself
+ * either: stream_close gives it no time for that. */
+void stream_abandon(struct stream *s);
+
 /* Closes; for exec: the command gets end of file, then, after 2 s, TERM, then after half a
  * second KILL, and is reaped. Never blocks for longer than that. NULL is allowed. */
 void stream_close(struct stream *s);

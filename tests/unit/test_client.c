@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -166,7 +167,8 @@ static void serve(struct service *service, int in, int out)
         struct pollfd p = {.fd = s.silent ? -1 : in, .events = POLLIN};
         struct pollfd hang_up = {.fd = in, .events = POLLRDHUP};
         (void)poll(&p, 1, 5);
-        if (s.silent && poll(&hang_up, 1, 0) > 0)
+        /* As a command, it does not notice: so ssh behind a network that is gone. */
+        if (s.silent && in != STDIN_FILENO && poll(&hang_up, 1, 0) > 0)
             break;
         if (p.revents) {
             static _Thread_local uint8_t data[65536];
@@ -737,6 +739,31 @@ static void test_stream_of_a_command(void **state)
     teardown(f);
 }
 
+static void test_a_command_that_falls_silent_is_ended_at_once(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    assert_non_null(f);
+    f->base = event_base_new();
+    int saved = dup(STDERR_FILENO);
+    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    assert_int_equal(dup2(null, STDERR_FILENO), STDERR_FILENO);
+    (void)close(null);
+    connect_to(f, exec_url);
+    attach(f);
+    client_set_deadline_ms(f->client, 300);
+    struct asked a = {0};
+    ask(f, &a, &fall_silent);
+    run(f, 0);
+    assert_int_equal(f->lost_error, -ETIMEDOUT);
+    uint64_t start = clock_monotonic_ns();
+    client_free(take_ptr(f->client));
+    assert_in_range(clock_monotonic_ns() - start, 0, NSEC_PER_SEC); /* end of file alone: 2 s */
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);               /* reaped */
+    assert_int_equal(dup2(saved, STDERR_FILENO), STDERR_FILENO);
+    (void)close(saved);
+    teardown(f);
+}
+
 static int serve_standard_streams(void)
 {
     struct service service = {.max_calls = 100};
@@ -774,6 +801,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_items_and_credit),
         cmocka_unit_test(test_more_output_than_the_stream_takes),
         cmocka_unit_test(test_stream_of_a_command),
+        cmocka_unit_test(test_a_command_that_falls_silent_is_ended_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
