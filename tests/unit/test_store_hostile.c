@@ -19,6 +19,8 @@
 /* How long each race runs. */
 #define RACE_NS (2 * NSEC_PER_SEC)
 
+#define RENAME_PAUSE_US 20
+
 /* --- races with somebody who moves directories and links about -------------------------- */
 
 #define SECRET "outside the workspace"
@@ -286,8 +288,10 @@ static void *rename_about(void *context)
     struct fixture *f = &w->f;
     while (!atomic_load(w->stop) && w->wrong == 0) {
         w->wrong = t_rename(f, f->demo, "here", f->demo, "there", 0);
+        (void)usleep(RENAME_PAUSE_US); /* long enough to notice a wrong place */
         if (w->wrong == 0)
             w->wrong = t_rename(f, f->demo, "there", f->demo, "here", 0);
+        (void)usleep(RENAME_PAUSE_US);
         w->count++;
     }
     return NULL;
@@ -312,9 +316,9 @@ static void test_rename_is_seamless(void **state)
     int getattr = 0;
     int64_t found = here;
     while (clock_monotonic_ns() < end && getattr == 0 && (found == here || found == -ENOENT)) {
+        found = t_lookup(f, f->demo, "here");
         drop_descriptors(f);
         getattr = t_getattr(f, (uint64_t)file, 0, NULL);
-        found = t_lookup(f, f->demo, "here");
     }
     atomic_store(&stop, true);
     (void)pthread_join(renamer.thread, NULL);
@@ -653,6 +657,7 @@ static void test_disk_full(void **state)
 {
     struct fixture *f = *state;
     struct fixture small = *f;
+    small.reply = (struct reply){0};
     mount_small(f, "size=1m,nr_inodes=40");
     open_fresh(&small);
     uint64_t handle;
