@@ -253,10 +253,14 @@ static void nobody_without_runtime_directory(void)
     REQUIRE(paths_make_socket_dir(&f) == -EPERM);
     REQUIRE(rmdir(shared) == 0);
 
-    REQUIRE(symlink("/", shared) == 0); /* not followed */
-    REQUIRE(paths_runtime_dir(&path, &f) == -EPERM);
-    REQUIRE(paths_make_socket_dir(&f) == -EPERM);
-    REQUIRE(unlink(shared) == 0);
+    /* A link is not followed, wherever it leads. */
+    char target[] = "/tmp/berth-target-XXXXXX";
+    REQUIRE(mkdtemp(target));
+    REQUIRE(symlink(target, shared) == 0);
+    int refused = paths_runtime_dir(&path, &f);
+    int not_made = paths_make_socket_dir(&f);
+    REQUIRE(unlink(shared) == 0 && rmdir(target) == 0);
+    REQUIRE(refused == -EPERM && not_made == -EPERM);
 
     (void)setenv("HOME", "/home/x", 1);
     REQUIRE(paths_service_root(&path, &f) == 0);
