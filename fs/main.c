@@ -280,8 +280,8 @@ static int serve(const struct options *o, const struct client_settings *settings
     struct ready ready = {.outcome = &outcome, .driver = &d, .log_fd = log_fd};
     struct failure f;
     int syslog_fd;
-    int r =
-        supervisor_start(mountpoint, !o->foreground && log_fd < 0, &d.supervisor, &syslog_fd, &f);
+    int r = supervisor_start(mountpoint, o->foreground && log_fd < 0 ? STDERR_FILENO : log_fd,
+                             &d.supervisor, &syslog_fd, &f);
     if (r < 0) {
         outcome_failed(&outcome, &f);
         return EXIT_FAILURE;

@@ -227,30 +227,28 @@ static bool have_fusermount(void)
     return false;
 }
 
-int mount_check_system(bool allow_other, struct failure *f)
+static int check_device(struct failure *f)
 {
     _cleanup_close_ int fd = open(DEVICE, O_RDWR | O_CLOEXEC);
-    if (fd < 0) {
-        switch (errno) {
-        case ENOENT:
-        case ENODEV:
-        case ENXIO:
-            return failure_set(f, -errno,
-                               DEVICE " is missing: load the module (modprobe fuse), or, in a "
-                                      "container, start it with --device " DEVICE
-                                      " and the capability SYS_ADMIN");
-        case EACCES:
-        case EPERM:
-            return failure_set(f, -errno,
-                               DEVICE " may not be opened (%s): ask the administrator for "
-                                      "access to FUSE; containers need --device " DEVICE,
-                               strerror(errno));
-        default:
-            return failure_set(f, -errno, DEVICE ": %s", strerror(errno));
-        }
-    }
-    if (geteuid() == 0)
+    if (fd >= 0)
         return 0;
+    if (errno == ENOENT || errno == ENODEV || errno == ENXIO)
+        return failure_set(f, -errno,
+                           DEVICE " is missing: load the module (modprobe fuse), or, in a "
+                                  "container, start it with --device " DEVICE
+                                  " and the capability SYS_ADMIN");
+    return failure_set(f, -errno,
+                       DEVICE " may not be opened: %s; its mode should be 0666, and a container "
+                              "needs --device " DEVICE " and the capability SYS_ADMIN",
+                       strerror(errno));
+}
+
+int mount_check_system(bool allow_other, struct failure *f)
+{
+    /* fusermount3 opens it with our rights, too. */
+    int r = check_device(f);
+    if (r < 0 || geteuid() == 0)
+        return r;
     if (!have_fusermount())
         return failure_set(f, -ENOENT,
                            FUSERMOUNT " is missing, without which only root may mount: "

@@ -56,14 +56,21 @@ static void log_bytes(struct watch *w)
     }
 }
 
+/* Standard error, if it is not syslog that is asked for, is open; else it is /dev/null. */
+static void say(const char *what, const char *mountpoint, const char *why)
+{
+    log_error("%s %s%s", what, mountpoint, why);
+    syslog(LOG_ERR, "%s %s%s", what, mountpoint, why);
+}
+
 static void clean_up(const struct watch *w)
 {
-    log_error("the driver of %s died; unmounting", w->mountpoint);
+    say("the driver died; unmounting", w->mountpoint, "");
     /* First the abort: requests that wait for the dead driver would hold up the unmount. */
     (void)mount_abort(w->minor);
     int r = mount_remove(w->mountpoint, w->minor, true);
     if (r < 0)
-        log_error("cannot unmount %s: %s", w->mountpoint, strerror(-r));
+        say("cannot unmount", w->mountpoint, strerror(-r));
 }
 
 static void supervise(struct watch *w)
@@ -99,23 +106,28 @@ static void supervise(struct watch *w)
         clean_up(w);
 }
 
-/* Keeps the given descriptors and standard error alone: a copy of a socket, or of the pipe
- * on which the caller waits, would keep it from ever closing. */
-static void close_others(int control, int log, bool keep_stderr)
+/* Keeps the given descriptors alone: a copy of a socket, or of the pipe on which the caller
+ * waits, would keep it from ever closing. */
+static void close_others(int control, int log, int err)
 {
     int null = open("/dev/null", O_RDWR);
-    for (int fd = 0; fd <= 2; fd++)
-        if (null >= 0 && (fd != STDERR_FILENO || !keep_stderr))
-            (void)dup2(null, fd);
+    if (null >= 0) {
+        (void)dup2(null, STDIN_FILENO);
+        (void)dup2(null, STDOUT_FILENO);
+    }
+    if (err < 0)
+        err = null;
+    if (err >= 0 && err != STDERR_FILENO)
+        (void)dup2(err, STDERR_FILENO);
     int low = control < log || log < 0 ? control : log, high = control < log ? log : control;
     if (low > 3)
         (void)close_range(3, (unsigned)low - 1, 0);
-    if (low >= 0 && high > low + 1)
+    if (high > low + 1)
         (void)close_range((unsigned)low + 1, (unsigned)high - 1, 0);
     (void)close_range((unsigned)high + 1, ~0U, 0);
 }
 
-static void child(struct watch *w, bool log_to_syslog)
+static void child(struct watch *w, int log_fd)
 {
     /* Out of the terminal's reach: ^C is for the driver, which then unmounts in peace. */
     (void)setsid();
@@ -123,24 +135,21 @@ static void child(struct watch *w, bool log_to_syslog)
     for (size_t i = 0; i < ARRAY_SIZE(ignored); i++)
         (void)signal(ignored[i], SIG_IGN);
     (void)prctl(PR_SET_NAME, "berthfs-guard");
-    /* Not even the working directory may keep a file system busy. */
-    if (chdir("/") < 0)
-        log_debug("/: %s", strerror(errno));
-    close_others(w->control, w->log, !log_to_syslog);
-    if (log_to_syslog)
+    close_others(w->control, w->log, log_fd);
+    if (log_fd < 0)
         openlog("berthfs", LOG_PID, LOG_DAEMON);
     supervise(w);
     _exit(0);
 }
 
-int supervisor_start(const char *mountpoint, int log_to_syslog, struct supervisor **ret,
-                     int *ret_log_fd, struct failure *f)
+int supervisor_start(const char *mountpoint, int log_fd, struct supervisor **ret, int *ret_log_fd,
+                     struct failure *f)
 {
     int control[2], log[2] = {-1, -1};
     if (pipe2(control, O_CLOEXEC) < 0)
         return failure_set(f, -errno, "pipe: %s", strerror(errno));
     _cleanup_close_ int control_in = control[0], control_out = control[1];
-    if (log_to_syslog && pipe2(log, O_CLOEXEC) < 0)
+    if (log_fd < 0 && pipe2(log, O_CLOEXEC) < 0)
         return failure_set(f, -errno, "pipe: %s", strerror(errno));
     _cleanup_close_ int log_in = log[0], log_out = log[1];
     struct supervisor *s = calloc(1, sizeof *s);
@@ -154,7 +163,7 @@ int supervisor_start(const char *mountpoint, int log_to_syslog, struct superviso
     }
     if (pid == 0) {
         struct watch w = {.mountpoint = mountpoint, .control = control_in, .log = log_in};
-        child(&w, log_to_syslog);
+        child(&w, log_fd);
     }
     /* A full pipe must not stop the driver: rather lose a line. */
     if (log_out >= 0)

@@ -12,9 +12,10 @@
 struct supervisor;
 
 /* Forks it; call before there are threads or descriptors that matter. mountpoint: absolute.
- * log_to_syslog: *ret_log_fd is then where the driver's standard error is to go, else -1. */
-int supervisor_start(const char *mountpoint, int log_to_syslog, struct supervisor **ret,
-                     int *ret_log_fd, struct failure *ret_failure);
+ * log_fd: where the supervisor itself writes. If it is -1, that is syslog, and *ret_log_fd is
+ * then where the driver's standard error is to go (else *ret_log_fd is -1). */
+int supervisor_start(const char *mountpoint, int log_fd, struct supervisor **ret, int *ret_log_fd,
+                     struct failure *ret_failure);
 
 /* Tells it what to clean up if the driver dies from now on. */
 void supervisor_mounted(struct supervisor *s, uint32_t minor);

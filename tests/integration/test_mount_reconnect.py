@@ -184,6 +184,8 @@ def test_writes_in_flight_fail_and_reads_are_repeated(service, start_relay, star
     path = mount.path / "demo"
     (path / "f").write_bytes(b"x")
     fd = os.open(path / "f", os.O_RDWR)
+    # Another file: the kernel lets one change of a file at a time through.
+    other = os.open(path / "g", os.O_RDWR | os.O_CREAT)
     result = {}
 
     def call(name, function):
@@ -193,7 +195,7 @@ def test_writes_in_flight_fail_and_reads_are_repeated(service, start_relay, star
             result[name] = error.errno
     calls = {"pread": lambda: os.pread(fd, 1, 0), "pwrite": lambda: os.pwrite(fd, b"y", 1),
              "stat": lambda: os.stat(path / "f").st_size > 0,
-             "truncate": lambda: os.ftruncate(fd, 5)}
+             "truncate": lambda: os.ftruncate(other, 5)}
     relay.stall()
     threads = [threading.Thread(target=call, args=item) for item in calls.items()]
     for thread in threads:
@@ -205,6 +207,7 @@ def test_writes_in_flight_fail_and_reads_are_repeated(service, start_relay, star
     for thread in threads:
         thread.join(10)
     os.close(fd)
+    os.close(other)
     assert result == {"pread": b"x", "pwrite": errno.EIO, "stat": True, "truncate": errno.EIO}
     harness.wait_until(connected(mount), what="the connection")
 
