@@ -19,6 +19,7 @@
 #define WIRE_THREAD_ID_MAX 1024 /* as promised to agent frameworks */
 #define WIRE_DATA_MAX 0x100000  /* bytes in one READ or WRITE: the kernel's largest request */
 #define WIRE_CHUNK_MAX 0x40000  /* bytes in one stream item: bounds the wait behind it */
+#define WIRE_RULES_MAX 32768    /* bytes of one set of visibility rules */
 #define WIRE_PAYLOAD_MAX \
     0x400000 /* no frame is larger, whatever the table: bounds one frame's memory */
 #define WIRE_ATTR_SIZE 108
@@ -35,6 +36,7 @@ enum wire_features {
 enum wire_workspace_flags {
     WIRE_WORKSPACE_BY_NAME = 1,   /* the key is a directory name, not a thread ID */
     WIRE_WORKSPACE_EXCLUSIVE = 2, /* create: EEXIST if it is there */
+    WIRE_WORKSPACE_APPEND = 4,    /* set visibility: behind the rules there are */
 };
 
 enum wire_set_flags {

@@ -96,6 +96,10 @@ static size_t request_size(const struct wire_message *m)
         return m->forget.pairs.len;
     if (m->type == WIRE_SYMLINK)
         return m->symlink.target.len + SMALL_MESSAGE;
+    if (m->type == WIRE_WORKSPACE_SET_VISIBILITY)
+        return m->workspace_set_visibility.rules.len + SMALL_MESSAGE;
+    if (m->type == WIRE_VISIBILITY)
+        return m->visibility.rules.len;
     return SMALL_MESSAGE;
 }
 

@@ -1,6 +1,7 @@
 #include "store/node.h"
 
 #include "store/handle.h"
+#include "store/view.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -146,15 +147,21 @@ void node_unref(struct node *node)
 int node_get(struct file_session *session, uint64_t number, struct node **ret)
 {
     struct store *store = session->store;
-    int r = -ESTALE;
+    _cleanup_node_ struct node *node = NULL;
+    bool unsure = false;
     store_lock(store);
     struct node_ref *ref = table_get(&session->nodes, number);
     if (ref && !ref->node->workspace->removed) {
-        ref->node->refs++;
-        *ret = ref->node;
-        r = 0;
+        node = ref->node;
+        node->refs++;
+        unsure = view_unsure_locked(session, ref);
     }
     store_unlock(store);
+    if (!node)
+        return -ESTALE;
+    int r = unsure ? view_check(session, node) : 0;
+    if (r == 0)
+        *ret = take_ptr(node);
     return r;
 }
 
@@ -180,6 +187,7 @@ void node_forget(struct file_session *session, uint64_t number, uint64_t count)
         if (ref->count == 0) {
             (void)table_take(&session->nodes, number);
             node_unref_locked(ref->node);
+            view_forget(ref);
             free(ref);
         }
     }
@@ -196,11 +204,13 @@ bool node_room(struct file_session *session)
 }
 
 /* One more reference of the session. The node keeps the caller's reference. */
-static int session_ref_locked(struct file_session *session, struct node *node)
+static int session_ref_locked(struct file_session *session, struct node *node, uint64_t seen_at)
 {
     struct node_ref *ref = table_get(&session->nodes, node->number);
     if (ref) {
         ref->count++;
+        if (ref->seen_at < seen_at)
+            ref->seen_at = seen_at;
         return 0;
     }
     if (session->nodes.count >= session->store->limits.session_nodes)
@@ -208,7 +218,7 @@ static int session_ref_locked(struct file_session *session, struct node *node)
     ref = malloc(sizeof *ref);
     if (!ref)
         return -ENOMEM;
-    *ref = (struct node_ref){.node = node, .count = 1};
+    *ref = (struct node_ref){.node = node, .count = 1, .seen_at = seen_at};
     int r = table_put(&session->nodes, node->number, ref, NULL);
     if (r < 0) {
         free(ref);
@@ -224,6 +234,8 @@ static int session_ref_locked(struct file_session *session, struct node *node)
 static void lose_place_locked(struct node *node)
 {
     struct node *parent = node->parent;
+    if (parent && node->type == S_IFDIR)
+        view_changed_locked(node->workspace->store, &node->workspace->view_changed);
     node->parent = NULL;
     free(take_ptr(node->name));
     if (parent)
@@ -342,7 +354,7 @@ static int enter_locked(struct file_session *session, struct node *node,
                         const struct sighting *seen)
 {
     int r = seen->dir ? set_place_locked(node, seen->dir, seen->name) : 0;
-    return r < 0 ? r : session_ref_locked(session, node);
+    return r < 0 ? r : session_ref_locked(session, node, seen->seen_at);
 }
 
 int node_enter(struct file_session *session, struct workspace *workspace,

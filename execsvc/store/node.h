@@ -31,14 +31,18 @@ struct node {
 /* Takes node out of a list it is in. Under store.lock. */
 void node_list_remove(struct node_list *list, struct node *node);
 
+struct seen_directory;
+
 /* A session's references to a node. */
 struct node_ref {
     struct node *node;
     uint64_t count;
+    uint64_t seen_at;            /* store.view_changes when it was last found not to be hidden */
+    struct seen_directory *seen; /* view.h; NULL: not known */
 };
 
-/* Adds a reference for the running request. -ESTALE: not this session's, or its workspace was
- * removed. */
+/* Adds a reference for the running request. -ESTALE: not this session's, its workspace was
+ * removed, or it is hidden now from this session. */
 int node_get(struct file_session *session, uint64_t number, struct node **ret);
 /* As node_get, and -ENOTDIR. */
 int node_get_directory(struct file_session *session, uint64_t number, struct node **ret);
@@ -64,6 +68,7 @@ struct sighting {
     const struct statx *stx;
     /* rename_count before the statx, or NULL when no rename can run. */
     const uint64_t *rename_count;
+    uint64_t seen_at; /* as node_ref's, from the directory's view */
 };
 
 /* The node of a file, with its place noted, one more reference for the session, and one for

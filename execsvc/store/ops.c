@@ -11,6 +11,9 @@ static operation_function *const workspace_operations[] = {
     ROW(WORKSPACE_OPEN, workspace_open),
     ROW(WORKSPACE_REMOVE, workspace_remove),
     ROW(WORKSPACE_LIST, workspace_list),
+    ROW(WORKSPACE_VISIBILITY, workspace_visibility),
+    ROW(WORKSPACE_SET_VISIBILITY, workspace_set_visibility),
+    ROW(VISIBILITY, visibility),
 };
 
 static operation_function *const file_operations[] = {

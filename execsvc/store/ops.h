@@ -4,6 +4,7 @@
 
 #include "store/grip.h"
 #include "store/handle.h"
+#include "store/view.h"
 
 #define OPERATION(name) \
     int op_##name(struct file_session *session, const struct wire_message *m, struct reply *ret)
@@ -13,6 +14,10 @@ OPERATION(workspace_create);
 OPERATION(workspace_open);
 OPERATION(workspace_remove);
 OPERATION(workspace_list);
+/* ops_visibility.c */
+OPERATION(workspace_visibility);
+OPERATION(workspace_set_visibility);
+OPERATION(visibility);
 /* ops_name.c */
 OPERATION(lookup);
 OPERATION(forget);
@@ -52,8 +57,11 @@ OPERATION(removexattr);
 struct place {
     struct node *dir;
     struct grip grip; /* on dir */
+    struct view view; /* of dir */
     char name[WIRE_NAME_MAX + 1];
-    bool hidden; /* the workspace's /.berth: it does not exist, and cannot */
+    bool hidden;           /* what is there now does not exist for this session */
+    bool hidden_file;      /* what is made there must not be a file, */
+    bool hidden_directory; /* or a directory */
 };
 
 /* -ESTALE, -ENOTDIR; -EINVAL: not a name; -ENAMETOOLONG. */
@@ -62,12 +70,10 @@ void place_close(struct place *place);
 #define _cleanup_place_ _cleanup_(place_close)
 #define PLACE_NONE ((struct place){.grip.fd = -1})
 
-bool name_hidden(const struct node *dir, const char *name);
-
-/* Looks up a name of dir (dir_fd) and enters it as a node, which the session then holds one
- * reference more on. */
-int entry_find(struct file_session *session, struct node *dir, int dir_fd, const char *name,
-               struct wire_attr *ret_attr, uint64_t *ret_node);
+/* Looks up a name of dir (dir_fd, seen as view says) and enters it as a node, which the session
+ * then holds one reference more on. -ENOENT also when it is hidden. */
+int entry_find(struct file_session *session, const struct view *view, struct node *dir, int dir_fd,
+               const char *name, struct wire_attr *ret_attr, uint64_t *ret_node);
 
 /* Clears set-user-ID and set-group-ID of a regular file as a write by an ordinary user does. */
 int attr_kill_priv(int fd);

@@ -29,7 +29,12 @@ struct listing {
     struct handle *handle;
     struct buffer *list;
     size_t size; /* list bytes asked for */
+    struct view view;
     uint32_t count;
+    struct {
+        uint32_t unlisted, hidden;
+    } left_out, pending; /* pending: since the last entry that is in the list; READDIR goes on
+                            behind that, so they may be met again */
     bool plus;
     bool full;
 };
@@ -83,7 +88,7 @@ static int add(struct listing *l, const struct kernel_dirent *d)
     dirent->name = bytes_of_string(d->name);
     int r = -EACCES;
     if (l->plus)
-        r = entry_find(l->session, l->handle->node, l->handle->fd, d->name, &dirent->attr,
+        r = entry_find(l->session, &l->view, l->handle->node, l->handle->fd, d->name, &dirent->attr,
                        &dirent->node);
     if (r == 0) {
         dirent->ino = dirent->attr.ino;
@@ -102,12 +107,39 @@ static int add(struct listing *l, const struct kernel_dirent *d)
 
 /* --- the listing ----------------------------------------------------------------- */
 
-static bool is_shown(const struct listing *l, const char *name)
+static enum visibility see(const struct listing *l, const struct kernel_dirent *d)
 {
-    if (name[0] != '.')
+    struct bytes name = bytes_of_string(d->name);
+    enum visibility as_file = view_of(&l->view, name, false);
+    enum visibility as_directory = view_of(&l->view, name, true);
+    if (as_file == as_directory)
+        return as_file;
+    bool directory = d->type == DT_DIR;
+    if (d->type == DT_UNKNOWN) {
+        struct statx stx;
+        directory = statx(l->handle->fd, d->name, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &stx) == 0 &&
+                    S_ISDIR(stx.stx_mode);
+    }
+    return directory ? as_directory : as_file;
+}
+
+/* False, and counted, for what the rules leave out. */
+static bool is_listed(struct listing *l, const struct kernel_dirent *d)
+{
+    if (d->name[0] == '.' && (d->name[1] == '\0' || (d->name[1] == '.' && d->name[2] == '\0')))
+        return false;
+    enum visibility v = see(l, d);
+    if (visibility_listed(&l->view.dir, v))
         return true;
-    bool dot = name[1] == '\0' || (name[1] == '.' && name[2] == '\0');
-    return !dot && !name_hidden(l->handle->node, name);
+    *(v == VISIBILITY_HIDDEN ? &l->pending.hidden : &l->pending.unlisted) += 1;
+    return false;
+}
+
+static void settle_left_out(struct listing *l)
+{
+    l->left_out.unlisted += l->pending.unlisted;
+    l->left_out.hidden += l->pending.hidden;
+    l->pending.unlisted = l->pending.hidden = 0;
 }
 
 static bool fits(const struct listing *l, size_t name_len)
@@ -124,7 +156,7 @@ static int add_block(struct listing *l, const uint8_t *block, size_t len)
 {
     for (size_t at = 0; at < len;) {
         const struct kernel_dirent *d = (const void *)(block + at);
-        if (is_shown(l, d->name)) {
+        if (is_listed(l, d)) {
             l->full = !fits(l, strlen(d->name));
             int r = l->full ? 0 : add(l, d);
             if (l->full || r < 0) {
@@ -132,6 +164,7 @@ static int add_block(struct listing *l, const uint8_t *block, size_t len)
                 l->handle->position = POSITION_UNKNOWN;
                 return r;
             }
+            settle_left_out(l);
         }
         l->handle->position = (uint64_t)d->next;
         at += d->size;
@@ -161,8 +194,10 @@ static int fill_locked(struct listing *l, uint64_t cookie, bool *ret_end)
     *ret_end = false;
     while (!l->full) {
         long n = syscall(SYS_getdents64, l->handle->fd, block, sizeof block);
-        if (n == 0)
+        if (n == 0) {
+            settle_left_out(l);
             *ret_end = true;
+        }
         if (n <= 0)
             return n < 0 ? -errno : 0;
         r = add_block(l, block, (size_t)n);
@@ -187,17 +222,27 @@ OPERATION(readdir)
         .size = m->readdir.size < LIST_SIZE_MAX ? m->readdir.size : LIST_SIZE_MAX,
         .plus = m->readdir.plus,
     };
+    r = view_open(session, handle->node, &l.view);
+    if (r < 0)
+        return r == -ESTALE ? -ENOENT : r;
     bool end = false;
     (void)pthread_mutex_lock(&handle->position_lock);
     r = fill_locked(&l, m->readdir.cookie, &end);
     if (r < 0)
         handle->position = POSITION_UNKNOWN;
     (void)pthread_mutex_unlock(&handle->position_lock);
+    view_close(&l.view);
     /* Entries that are in the list have been counted as given; the error comes again. */
     if (r < 0 && l.count == 0)
         return r;
-    ret->message = (struct wire_message){
-        .type = WIRE_DIRENTS,
-        .dirents = {.end = end, .entries = wire_list_of(&ret->storage, l.count)}};
+    ret->message =
+        (struct wire_message){.type = WIRE_DIRENTS,
+                              .dirents = {.end = end,
+                                          .unlisted = l.left_out.unlisted,
+                                          .hidden = l.left_out.hidden,
+                                          .entries = wire_list_of(&ret->storage, l.count)}};
+    struct workspace *workspace = handle->node->workspace;
+    atomic_fetch_add(&workspace->unlisted, l.left_out.unlisted);
+    atomic_fetch_add(&workspace->hidden, l.left_out.hidden);
     return 0;
 }

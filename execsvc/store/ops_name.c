@@ -6,17 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define HIDDEN_NAME ".berth"
-
 /* Longest text of a symbolic link, as the kernel's. */
 #define TARGET_MAX 4095
 
 /* --- places ---------------------------------------------------------------------- */
-
-bool name_hidden(const struct node *dir, const char *name)
-{
-    return dir->root && strcmp(name, HIDDEN_NAME) == 0;
-}
 
 static int copy_name(struct bytes name, char ret[WIRE_NAME_MAX + 1])
 {
@@ -29,6 +22,33 @@ static int copy_name(struct bytes name, char ret[WIRE_NAME_MAX + 1])
     return 0;
 }
 
+/* 1: a directory is there; 0: something else; negative errno. */
+static int directory_at(const struct place *place)
+{
+    struct statx stx;
+    if (statx(place->grip.fd, place->name, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &stx) < 0)
+        return -errno;
+    return S_ISDIR(stx.stx_mode);
+}
+
+/* What rules for directories alone mean for the place depends on what is there. */
+static int see_place(struct place *place)
+{
+    struct bytes name = bytes_of_string(place->name);
+    place->hidden_file = view_of(&place->view, name, false) == VISIBILITY_HIDDEN;
+    place->hidden_directory = view_of(&place->view, name, true) == VISIBILITY_HIDDEN;
+    place->hidden = place->hidden_file;
+    if (place->hidden_file == place->hidden_directory)
+        return 0;
+    int directory = directory_at(place);
+    if (directory < 0 && directory != -ENOENT)
+        return directory;
+    place->hidden = directory < 0 ? false
+                    : directory   ? place->hidden_directory
+                                  : place->hidden_file;
+    return 0;
+}
+
 int place_open(struct file_session *session, uint64_t parent, struct bytes name, struct place *ret)
 {
     struct place place = PLACE_NONE;
@@ -36,14 +56,16 @@ int place_open(struct file_session *session, uint64_t parent, struct bytes name,
     if (r < 0)
         return r;
     r = node_get_directory(session, parent, &place.dir);
-    if (r < 0)
-        return r;
-    r = grip_take(place.dir, &place.grip, NULL);
+    if (r == 0)
+        r = view_open(session, place.dir, &place.view);
+    if (r == 0)
+        r = grip_take(place.dir, &place.grip, NULL);
+    if (r == 0)
+        r = see_place(&place);
     if (r < 0) {
-        node_unref(place.dir);
+        place_close(&place);
         return r;
     }
-    place.hidden = name_hidden(place.dir, place.name);
     *ret = place;
     return 0;
 }
@@ -51,6 +73,7 @@ int place_open(struct file_session *session, uint64_t parent, struct bytes name,
 void place_close(struct place *place)
 {
     grip_release(&place->grip);
+    view_close(&place->view);
     if (place->dir)
         node_unref(place->dir);
     place->dir = NULL;
@@ -58,18 +81,22 @@ void place_close(struct place *place)
 
 /* --- looking up ------------------------------------------------------------------ */
 
-static int find(struct file_session *session, struct node *dir, int dir_fd, const char *name,
-                const uint64_t *rename_count, struct wire_attr *ret_attr, uint64_t *ret_node)
+static int find(struct file_session *session, const struct view *view, struct node *dir, int dir_fd,
+                const char *name, const uint64_t *rename_count, struct wire_attr *ret_attr,
+                uint64_t *ret_node)
 {
     struct statx stx;
     if (statx(dir_fd, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &stx) < 0)
         return -errno;
+    if (view_of(view, bytes_of_string(name), S_ISDIR(stx.stx_mode)) == VISIBILITY_HIDDEN)
+        return -ENOENT;
     const struct sighting seen = {.dir = dir,
                                   .name = name,
                                   .at_fd = dir_fd,
                                   .at_name = name,
                                   .stx = &stx,
-                                  .rename_count = rename_count};
+                                  .rename_count = rename_count,
+                                  .seen_at = view->at};
     _cleanup_node_ struct node *node = NULL;
     int r = node_enter(session, dir->workspace, &seen, &node);
     if (r < 0)
@@ -83,16 +110,16 @@ static int find(struct file_session *session, struct node *dir, int dir_fd, cons
     return 0;
 }
 
-int entry_find(struct file_session *session, struct node *dir, int dir_fd, const char *name,
-               struct wire_attr *ret_attr, uint64_t *ret_node)
+int entry_find(struct file_session *session, const struct view *view, struct node *dir, int dir_fd,
+               const char *name, struct wire_attr *ret_attr, uint64_t *ret_node)
 {
     struct workspace *workspace = dir->workspace;
     uint64_t rename_count = atomic_load(&workspace->rename_count);
-    int r = find(session, dir, dir_fd, name, &rename_count, ret_attr, ret_node);
+    int r = find(session, view, dir, dir_fd, name, &rename_count, ret_attr, ret_node);
     if (r != -EAGAIN)
         return r;
     (void)pthread_rwlock_rdlock(&workspace->renames);
-    r = find(session, dir, dir_fd, name, NULL, ret_attr, ret_node);
+    r = find(session, view, dir, dir_fd, name, NULL, ret_attr, ret_node);
     (void)pthread_rwlock_unlock(&workspace->renames);
     return r;
 }
@@ -100,8 +127,8 @@ int entry_find(struct file_session *session, struct node *dir, int dir_fd, const
 static int reply_entry(struct file_session *session, const struct place *place, struct reply *ret)
 {
     ret->message = (struct wire_message){.type = WIRE_ENTRY};
-    return entry_find(session, place->dir, place->grip.fd, place->name, &ret->message.entry.attr,
-                      &ret->message.entry.node);
+    return entry_find(session, &place->view, place->dir, place->grip.fd, place->name,
+                      &ret->message.entry.attr, &ret->message.entry.node);
 }
 
 OPERATION(lookup)
@@ -133,12 +160,12 @@ OPERATION(forget)
 
 /* A place at which something is to be made. */
 static int place_open_new(struct file_session *session, uint64_t parent, struct bytes name,
-                          struct place *ret)
+                          bool directory, struct place *ret)
 {
     int r = place_open(session, parent, name, ret);
     if (r < 0)
         return r;
-    if (ret->hidden)
+    if (ret->hidden || (directory ? ret->hidden_directory : ret->hidden_file))
         return -EPERM;
     return node_room(session) ? 0 : -ENFILE;
 }
@@ -153,7 +180,7 @@ OPERATION(mknod)
     if (type != S_IFREG && type != S_IFIFO && type != S_IFSOCK)
         return -EINVAL;
     _cleanup_place_ struct place place = PLACE_NONE;
-    int r = place_open_new(session, m->mknod.parent, m->mknod.name, &place);
+    int r = place_open_new(session, m->mknod.parent, m->mknod.name, false, &place);
     if (r < 0)
         return r;
     if (mknodat(place.grip.fd, place.name, type | (m->mknod.mode & 07777), 0) < 0)
@@ -164,7 +191,7 @@ OPERATION(mknod)
 OPERATION(mkdir)
 {
     _cleanup_place_ struct place place = PLACE_NONE;
-    int r = place_open_new(session, m->mkdir.parent, m->mkdir.name, &place);
+    int r = place_open_new(session, m->mkdir.parent, m->mkdir.name, true, &place);
     if (r < 0)
         return r;
     if (mkdirat(place.grip.fd, place.name, m->mkdir.mode & 07777) < 0)
@@ -185,7 +212,7 @@ OPERATION(symlink)
     memcpy(text, target.data, target.len);
     text[target.len] = '\0';
     _cleanup_place_ struct place place = PLACE_NONE;
-    int r = place_open_new(session, m->symlink.parent, m->symlink.name, &place);
+    int r = place_open_new(session, m->symlink.parent, m->symlink.name, false, &place);
     if (r < 0)
         return r;
     if (symlinkat(text, place.grip.fd, place.name) < 0)
@@ -200,7 +227,7 @@ OPERATION(link)
     _cleanup_place_ struct place place = PLACE_NONE;
     int r = node_get(session, m->link.node, &node);
     if (r == 0)
-        r = place_open_new(session, m->link.parent, m->link.name, &place);
+        r = place_open_new(session, m->link.parent, m->link.name, false, &place);
     if (r < 0)
         return r;
     if (node->workspace != place.dir->workspace)
@@ -246,6 +273,15 @@ OPERATION(rmdir)
     return remove_name(session, m->rmdir.parent, m->rmdir.name, AT_REMOVEDIR, ret);
 }
 
+/* True when what is at `from` would be hidden at `to`, or what is hidden there lost. */
+static bool would_hide(const struct place *from, const struct place *to)
+{
+    if (to->hidden || to->hidden_file == to->hidden_directory)
+        return to->hidden;
+    int directory = directory_at(from);
+    return directory >= 0 && (directory ? to->hidden_directory : to->hidden_file);
+}
+
 static int rename_places(const struct place *from, const struct place *to, unsigned flags)
 {
     struct workspace *workspace = from->dir->workspace;
@@ -280,7 +316,7 @@ OPERATION(rename)
         return r;
     if (from.hidden)
         return -ENOENT;
-    if (to.hidden)
+    if (would_hide(&from, &to) || ((flags & RENAME_EXCHANGE) && would_hide(&to, &from)))
         return -EPERM;
     if (from.dir->workspace != to.dir->workspace)
         return -EXDEV;

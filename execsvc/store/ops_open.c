@@ -156,8 +156,12 @@ static int enter_created(struct file_session *session, const struct place *place
     int r = grip_statx_fd(*fd, &stx);
     if (r < 0)
         return r;
-    const struct sighting seen = {
-        .dir = place->dir, .name = place->name, .at_fd = *fd, .at_name = "", .stx = &stx};
+    const struct sighting seen = {.dir = place->dir,
+                                  .name = place->name,
+                                  .at_fd = *fd,
+                                  .at_name = "",
+                                  .stx = &stx,
+                                  .seen_at = place->view.at};
     _cleanup_node_ struct node *node = NULL;
     r = node_enter(session, place->dir->workspace, &seen, &node);
     if (r < 0)
@@ -203,7 +207,8 @@ static int create_new(struct file_session *session, const struct place *place, u
 static int create_existing(struct file_session *session, const struct place *place, uint32_t wire,
                            struct wire_created *ret)
 {
-    int r = entry_find(session, place->dir, place->grip.fd, place->name, &ret->attr, &ret->node);
+    int r = entry_find(session, &place->view, place->dir, place->grip.fd, place->name, &ret->attr,
+                       &ret->node);
     if (r < 0)
         return r;
     _cleanup_node_ struct node *node = NULL;
@@ -229,7 +234,7 @@ OPERATION(create)
     r = place_open(session, m->create.parent, m->create.name, &place);
     if (r < 0)
         return r;
-    if (place.hidden)
+    if (place.hidden || place.hidden_file)
         return -EPERM;
     ret->message = (struct wire_message){.type = WIRE_CREATED};
     for (int tries = 1;; tries++) {

@@ -12,7 +12,8 @@ static void explain(int error, struct reply *ret)
 {
     if (error == -EIO)
         (void)snprintf(ret->text, sizeof ret->text,
-                       "the workspace's meta.json is missing or damaged");
+                       "the workspace's meta.json is missing, or it or the file visibility "
+                       "beside it is damaged");
 }
 
 OPERATION(workspace_create)

@@ -6,6 +6,7 @@
 #include "store/json_file.h"
 #include "store/path.h"
 #include "store/removal.h"
+#include "store/view.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -236,6 +237,7 @@ void store_close(struct store *store)
     table_release(&store->workspaces);
     table_release(&store->nodes);
     inode_numbers_close(store->numbers);
+    visibility_rules_unref(store->rules);
     close_fd(&store->trash_fd);
     close_fd(&store->tmp_fd);
     close_fd(&store->workspaces_fd);
@@ -277,7 +279,7 @@ int store_status(struct store *store, json_t *object)
         json_object_set_new(object, "handles", json_integer(handles)) < 0 ||
         json_object_set_new(object, "descriptors", json_integer(descriptors)) < 0)
         return -ENOMEM;
-    return 0;
+    return view_status(store, object);
 }
 
 /* --- sessions -------------------------------------------------------------------- */
@@ -306,9 +308,11 @@ void file_session_free(struct file_session *session)
     struct node_ref *ref;
     for (i = 0; (ref = table_next(&session->nodes, &i));) {
         node_unref_locked(ref->node);
+        view_forget(ref);
         free(ref);
     }
     store_unlock(store);
+    visibility_rules_unref(session->rules);
     table_release(&session->handles);
     table_release(&session->nodes);
     free(session);

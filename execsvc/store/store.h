@@ -3,7 +3,8 @@
  * ROOT/lock               flock'ed while a service runs
  * ROOT/service.json       the service's ID and the next workspace's slot
  * ROOT/inodes             numbers of files that lie on other filesystems (inode_number.h)
- * ROOT/workspaces/NAME/   one workspace: tree/ is what clients see, meta.json what it is
+ * ROOT/workspaces/NAME/   one workspace: tree/ is what clients see, meta.json what it is,
+ *                         visibility its rules, if it has any
  * ROOT/tmp/, ROOT/trash/  workspaces being made and being removed; emptied at start
  *
  * Everything here is thread-safe and may block on the disk. Errors are negative errno; those
@@ -37,7 +38,11 @@ const char *store_root(const struct store *store);
 /* Made when ROOT was first used, and the same ever since. */
 void store_service_id(const struct store *store, uint8_t ret_id[16]);
 
-/* Adds "workspaces", "nodes", "handles" and "descriptors" (cached ones) to object. -ENOMEM. */
+/* The service's own visibility rules, for all workspaces; in force at once. -EINVAL, -ENOMEM. */
+int store_set_visibility(struct store *store, struct bytes rules, struct failure *ret_failure);
+
+/* Adds "workspaces", "nodes", "handles", "descriptors" (cached ones) and "visibility" to
+ * object. -ENOMEM. */
 int store_status(struct store *store, json_t *object);
 
 /* One connection's nodes and handles. -ENOMEM. */
@@ -55,7 +60,7 @@ int store_handle(struct file_session *session, const struct wire_message *reques
 
 /* Finds a workspace by thread ID or, with WIRE_WORKSPACE_BY_NAME, by directory name. The
  * reference keeps the descriptor usable, even if the workspace is removed meanwhile. -ENOENT;
- * -EIO: its meta.json is missing or damaged. */
+ * -EIO: its meta.json is missing, or that or its visibility rules are damaged. */
 int store_workspace_find(struct store *store, struct bytes key, uint32_t workspace_flags,
                          struct workspace **ret);
 void workspace_unref(struct workspace *workspace);

@@ -7,6 +7,7 @@
 #include "store/inode_number.h"
 #include "store/meta.h"
 #include "store/store.h"
+#include "visibility/visibility.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -69,8 +70,10 @@ struct store {
     struct node_list cached; /* directories with a descriptor that no request is using */
     size_t node_count;
     size_t handle_count;
-    uint64_t last_number; /* of nodes and handles: one counter, so that a node number that
-                             is used as a handle is never valid */
+    uint64_t last_number;           /* of nodes and handles: one counter, so that a node number that
+                                       is used as a handle is never valid */
+    struct visibility_rules *rules; /* NULL: none; set before there are sessions */
+    uint64_t view_changes;          /* counts whatever may change what some session sees */
 };
 
 struct workspace {
@@ -90,9 +93,13 @@ struct workspace {
      * reading by a walk or look-up that repeats because one ran meanwhile, and while a file
      * is made and entered. */
     pthread_rwlock_t renames;
-    atomic_uint_fast64_t rename_count; /* changes before a rename, and after it but before the
-                                          new names are noted */
-    atomic_bool handles_missing;       /* name_to_handle_at does not work on device */
+    atomic_uint_fast64_t rename_count;     /* changes before a rename, and after it but before the
+                                              new names are noted */
+    atomic_bool handles_missing;           /* name_to_handle_at does not work on device */
+    struct visibility_rules *rules;        /* NULL: none */
+    uint64_t view_changed;                 /* store.view_changes when rules or a directory's place
+                                              changed last */
+    atomic_uint_fast64_t unlisted, hidden; /* entries left out of listings */
 };
 
 int workspace_create(struct store *store, struct bytes thread_id, uint32_t flags,
@@ -101,6 +108,14 @@ int workspace_create(struct store *store, struct bytes thread_id, uint32_t flags
 int store_take_slot(struct store *store, uint32_t *ret);
 
 int workspace_remove(struct store *store, struct bytes key, uint32_t flags);
+
+/* The rules in force for it: the service's and its own, each referenced, or NULL. */
+int workspace_visibility(struct store *store, struct bytes key, uint32_t flags,
+                         struct visibility_rules **ret_service, struct visibility_rules **ret);
+
+/* Sets its own rules, durable and at once for all sessions. -EINVAL with what is wrong. */
+int workspace_set_visibility(struct store *store, struct bytes key, uint32_t flags,
+                             struct bytes rules, struct failure *ret_failure);
 
 /* Names in workspaces/ that sort after `after`, sorted, each with its NUL, at most max and
  * in *ret one after the other. *ret_more: others follow. */
@@ -117,9 +132,11 @@ DEFINE_CLEANUP(struct workspace *, workspace_unref);
 
 struct file_session {
     struct store *store;
-    struct table nodes;   /* number -> struct node_ref */
-    struct table handles; /* number -> struct handle */
-    size_t handle_count;  /* with those reserved */
+    struct table nodes;             /* number -> struct node_ref */
+    struct table handles;           /* number -> struct handle */
+    size_t handle_count;            /* with those reserved */
+    struct visibility_rules *rules; /* NULL: none */
+    uint64_t view_changed;          /* as workspace.view_changed, when rules changed last */
 };
 
 static inline void store_lock(struct store *store)

@@ -5,6 +5,8 @@
 #include "store/meta.h"
 #include "store/path.h"
 #include "store/removal.h"
+#include "store/rules_file.h"
+#include "store/view.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -32,6 +34,7 @@ static void workspace_free(struct workspace *workspace)
     free(workspace->path);
     free(workspace->name);
     free(workspace->thread_id);
+    visibility_rules_unref(workspace->rules);
     free(workspace);
 }
 
@@ -71,7 +74,8 @@ struct bytes workspace_thread_id(const struct workspace *workspace)
 /* --- finding --------------------------------------------------------------------- */
 
 static int workspace_new(struct store *store, const char *name, const struct meta *meta,
-                         int tree_fd, const struct stat *st, struct workspace **ret)
+                         struct visibility_rules *rules, int tree_fd, const struct stat *st,
+                         struct workspace **ret)
 {
     struct workspace *w = calloc(1, sizeof *w);
     if (!w)
@@ -102,13 +106,15 @@ static int workspace_new(struct store *store, const char *name, const struct met
     }
     memcpy(w->thread_id, meta->thread_id, meta->thread_id_len);
     w->tree_fd = tree_fd;
+    w->rules = rules ? visibility_rules_ref(rules) : NULL;
     *ret = w;
     return 0;
 }
 
 /* The one object of a workspace that is in use, or a new one. Takes tree_fd on success. */
 static int workspace_intern(struct store *store, const char *name, const struct meta *meta,
-                            int *tree_fd, const struct stat *st, struct workspace **ret)
+                            struct visibility_rules *rules, int *tree_fd, const struct stat *st,
+                            struct workspace **ret)
 {
     store_lock(store);
     struct workspace *w = table_get(&store->workspaces, meta->slot);
@@ -118,7 +124,7 @@ static int workspace_intern(struct store *store, const char *name, const struct 
     } else if (w) {
         r = -EIO; /* two directories with one slot: somebody copied a workspace's directory */
     } else {
-        r = workspace_new(store, name, meta, *tree_fd, st, &w);
+        r = workspace_new(store, name, meta, rules, *tree_fd, st, &w);
         if (r == 0) {
             (void)take_fd(tree_fd);
             r = table_put(&store->workspaces, meta->slot, w, NULL);
@@ -161,7 +167,13 @@ static int find_locked(struct store *store, const char *name, const struct bytes
     struct stat st;
     if (tree_fd < 0 || fstat(tree_fd, &st) < 0)
         return errno == ENOENT ? -EIO : -errno;
-    return workspace_intern(store, name, &meta, &tree_fd, &st, ret);
+    struct visibility_rules *rules;
+    r = rules_file_read(fd, &rules);
+    if (r < 0)
+        return r;
+    r = workspace_intern(store, name, &meta, rules, &tree_fd, &st, ret);
+    visibility_rules_unref(rules);
+    return r;
 }
 
 /* The directory name that a key leads to. *ret_id: the key if it is a thread ID. */
@@ -334,6 +346,84 @@ int workspace_remove(struct store *store, struct bytes key, uint32_t flags)
     grip_trim(store, 0);
     delete_trash(store, trash_name);
     return 0;
+}
+
+/* --- visibility ------------------------------------------------------------------ */
+
+int workspace_visibility(struct store *store, struct bytes key, uint32_t flags,
+                         struct visibility_rules **ret_service, struct visibility_rules **ret)
+{
+    _cleanup_workspace_ struct workspace *workspace = NULL;
+    int r = store_workspace_find(store, key, flags, &workspace);
+    if (r < 0)
+        return r;
+    store_lock(store);
+    *ret_service = store->rules ? visibility_rules_ref(store->rules) : NULL;
+    *ret = workspace->rules ? visibility_rules_ref(workspace->rules) : NULL;
+    store_unlock(store);
+    return 0;
+}
+
+/* Behind the rules there are, on a line of its own. */
+static int join_rules(const struct visibility_rules *before, struct bytes more, struct buffer *ret)
+{
+    struct bytes old = visibility_rules_text(before);
+    int r = buffer_append(ret, old.data, old.len);
+    if (r == 0 && old.len && old.data[old.len - 1] != '\n')
+        r = buffer_append_u8(ret, '\n');
+    return r < 0 ? r : buffer_append(ret, more.data, more.len);
+}
+
+/* Under store.names for writing, so that nobody reads the file meanwhile and no other change
+ * is lost. */
+static int set_visibility_locked(struct workspace *workspace, bool append, struct bytes text,
+                                 struct failure *f)
+{
+    struct store *store = workspace->store;
+    _cleanup_buffer_ struct buffer joined = {0};
+    if (append && workspace->rules) {
+        int r = join_rules(workspace->rules, text, &joined);
+        if (r < 0)
+            return r;
+        text = buffer_view(&joined);
+    }
+    struct visibility_rules *rules = NULL;
+    _cleanup_close_ int fd = openat(store->workspaces_fd, workspace->name,
+                                    O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int r = text.len ? visibility_rules_parse(text, &rules, f) : 0;
+    if (r == 0)
+        r = rules_file_write(fd, text);
+    if (r < 0) {
+        visibility_rules_unref(rules);
+        return r;
+    }
+    store_lock(store);
+    struct visibility_rules *old = workspace->rules;
+    workspace->rules = rules;
+    view_changed_locked(store, &workspace->view_changed);
+    store_unlock(store);
+    visibility_rules_unref(old);
+    return 0;
+}
+
+int workspace_set_visibility(struct store *store, struct bytes key, uint32_t flags,
+                             struct bytes rules, struct failure *ret_failure)
+{
+    char name[THREAD_NAME_MAX + 1];
+    const struct bytes *id;
+    bool append = flags & WIRE_WORKSPACE_APPEND;
+    int r = key_name(key, flags & ~(uint32_t)WIRE_WORKSPACE_APPEND, name, &id, &key);
+    if (r < 0)
+        return r;
+    _cleanup_workspace_ struct workspace *workspace = NULL;
+    (void)pthread_rwlock_wrlock(&store->names);
+    r = find_locked(store, name, id, &workspace);
+    if (r == 0)
+        r = set_visibility_locked(workspace, append, rules, ret_failure);
+    (void)pthread_rwlock_unlock(&store->names);
+    return r;
 }
 
 /* --- listing --------------------------------------------------------------------- */

@@ -275,7 +275,7 @@ static void every_bound_holds(void **state)
 
 static void lists_from_the_wire_are_checked(void **state)
 {
-    /* DIRENTS: end, then a list; sizes that do not add up. */
+    /* WORKSPACES: more, then a list; sizes that do not add up. */
     static const struct {
         const char *raw;
         size_t len;
@@ -316,7 +316,7 @@ static void lists_from_the_wire_are_checked(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct wire_message m;
-        assert_int_equal(wire_decode(WIRE_DIRENTS, bytes_of(cases[i].raw, cases[i].len), &m),
+        assert_int_equal(wire_decode(WIRE_WORKSPACES, bytes_of(cases[i].raw, cases[i].len), &m),
                          cases[i].result);
     }
 }
