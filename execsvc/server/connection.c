@@ -8,15 +8,13 @@
 #include <sys/socket.h>
 
 #include "base/table.h"
+#include "server/backend.h"
 #include "server/dispatch.h"
 #include "server/http.h"
 #include "server/upgrade.h"
 
 /* One header's worth is read before a client has authenticated. */
 #define HTTP_READ_MAX 4096
-
-/* Read at a time afterwards: a large WRITE in few system calls. */
-#define FRAMES_READ_MAX (256u << 10)
 
 enum connection_state {
     CONNECTION_TLS,     /* handshake */
@@ -31,14 +29,6 @@ enum connection_state {
 
 static const char *const state_names[STATE_COUNT] = {
     "TLS handshake", "HTTP request", "HELLO", "ready", "closing", "linger", "ended",
-};
-
-/* What runs a connection's file requests; outlives it until the last of them is done. */
-struct backend {
-    struct server *server;
-    struct connection *connection; /* NULL once that has ended */
-    struct lane *lane;
-    struct file_session *files;
 };
 
 struct connection {
@@ -155,10 +145,8 @@ void connection_free(struct connection *c)
     if (c->dirty)
         TAILQ_REMOVE(&c->server->dirty, c, dirty_link);
     table_release(&c->calls);
-    if (c->backend) {
-        c->backend->connection = NULL;
-        lane_close(c->backend->lane);
-    }
+    if (c->backend)
+        backend_close(c->backend);
     if (c->ssl && SSL_is_init_finished(c->ssl)) {
         (void)SSL_shutdown(c->ssl);
         ERR_clear_error();
@@ -330,7 +318,7 @@ struct session *connection_session(const struct connection *c)
 
 struct lane *connection_lane(const struct connection *c)
 {
-    return c->backend->lane;
+    return backend_lane(c->backend);
 }
 
 bool connection_alive(const struct connection *c)
@@ -351,54 +339,6 @@ struct call *connection_find_call(const struct connection *c, uint64_t tag)
 void connection_remove_call(struct connection *c, struct call *call)
 {
     (void)table_take(&c->calls, call->tag);
-}
-
-static void backend_run(void *context, struct job *job)
-{
-    const struct backend *b = context;
-    job->result = store_handle(b->files, &job->frame->message, &job->reply);
-}
-
-static void backend_done(void *context, struct job *job)
-{
-    const struct backend *b = context;
-    dispatch_done(b->connection, job);
-}
-
-static void backend_finish(void *context)
-{
-    struct backend *b = context;
-    file_session_free(b->files); /* may close many descriptors: not on the loop */
-}
-
-static void backend_finished(void *context)
-{
-    free(context);
-}
-
-static int backend_new(struct connection *c)
-{
-    struct backend *b = calloc(1, sizeof *b);
-    if (!b)
-        return -ENOMEM;
-    b->server = c->server;
-    b->connection = c;
-    int r = file_session_new(c->server->store, &b->files);
-    if (r == 0) {
-        const struct lane_events events = {.run = backend_run,
-                                           .done = backend_done,
-                                           .finish = backend_finish,
-                                           .finished = backend_finished,
-                                           .context = b};
-        r = lane_new(c->server->workers, &events, &b->lane);
-    }
-    if (r < 0) {
-        file_session_free(b->files);
-        free(b);
-        return r;
-    }
-    c->backend = b;
-    return 0;
 }
 
 /* --- frames ---------------------------------------------------------------------- */
@@ -453,7 +393,7 @@ static void frames_refused(struct connection *c, int error)
 
 static void hello_done(struct connection *c)
 {
-    int r = backend_new(c);
+    int r = backend_new(c->server, c, &c->backend);
     if (r < 0) {
         connection_end(c, LOG_LEVEL_ERROR, "no memory for its files");
         return;
@@ -486,27 +426,56 @@ static void drain_input(struct connection *c, size_t n)
     (void)evbuffer_drain(bufferevent_get_input(c->bev), n);
 }
 
+/* Feeds bytes frame by frame, so that each is counted before the next one takes memory, until
+ * the limit or the end of the connection; how many were used. */
+static size_t feed_frames(struct connection *c, struct bytes in)
+{
+    size_t used = 0;
+    while (used < in.len && speaks_frames(c) && !over_limit(c, FLOW_LIMIT)) {
+        size_t n = session_wanted(c->session);
+        if (n > in.len - used)
+            n = in.len - used;
+        int r = session_feed(c->session, in.data + used, n);
+        used += n;
+        if (c->state == CONNECTION_HELLO && session_ready(c->session))
+            hello_done(c);
+        if (r < 0 && speaks_frames(c))
+            frames_refused(c, r);
+        take_frames(c);
+    }
+    return used;
+}
+
+/* Past the bufferevent, which takes 4 KiB a turn from a socket: a large WRITE would be hundreds
+ * of turns. Once a turn, so that nobody keeps the loop to himself. */
+static void feed_directly(struct connection *c)
+{
+    uint8_t *data = c->server->read_buffer;
+    ssize_t n = recv(c->fd, data, SERVER_READ_MAX, MSG_DONTWAIT);
+    if (n <= 0) /* an error or the end shows again in the bufferevent */
+        return;
+    size_t used = feed_frames(c, bytes_of(data, (size_t)n));
+    if (used < (size_t)n && speaks_frames(c) &&
+        evbuffer_prepend(bufferevent_get_input(c->bev), data + used, (size_t)n - used) < 0)
+        connection_end(c, LOG_LEVEL_ERROR, "no memory for input");
+}
+
 static void read_frames(struct connection *c)
 {
     if (c->processing)
         return;
     c->processing = true;
+    bool more = !c->ssl && evbuffer_get_length(bufferevent_get_input(c->bev)) >= HTTP_READ_MAX;
     take_frames(c);
     while (speaks_frames(c) && !over_limit(c, FLOW_LIMIT)) {
-        /* Frame by frame, so that each is counted before the next one takes memory. */
-        struct bytes in = peek_input(c, session_wanted(c->session));
-        if (in.len == 0)
-            break;
-        int r = session_feed(c->session, in.data, in.len);
-        drain_input(c, in.len);
-        if (c->state == CONNECTION_HELLO && session_ready(c->session))
-            hello_done(c);
-        if (r < 0 && speaks_frames(c)) {
-            /* What came before the bad frame could not be answered any more: let it be. */
-            frames_refused(c, r);
-            break;
+        struct bytes in = peek_input(c, SIZE_MAX);
+        if (in.len > 0) {
+            drain_input(c, feed_frames(c, in));
+            continue;
         }
-        take_frames(c);
+        if (more)
+            feed_directly(c);
+        break;
     }
     c->processing = false;
     if (speaks_frames(c) && session_credit_changed(c->session))
@@ -548,10 +517,10 @@ static int begin_frames(struct connection *c)
     s->counters.upgraded++;
     connection_set_state(c, CONNECTION_HELLO);
     list_move(c, &s->connections);
-    bufferevent_setwatermark(c->bev, EV_READ, 0, FRAMES_READ_MAX);
+    bufferevent_setwatermark(c->bev, EV_READ, 0, SERVER_READ_MAX);
     bufferevent_setwatermark(c->bev, EV_WRITE, STREAM_QUEUE_MAX / 2, 0);
-    (void)bufferevent_set_max_single_read(c->bev, FRAMES_READ_MAX);
-    (void)bufferevent_set_max_single_write(c->bev, FRAMES_READ_MAX);
+    (void)bufferevent_set_max_single_read(c->bev, SERVER_READ_MAX);
+    (void)bufferevent_set_max_single_write(c->bev, SERVER_READ_MAX);
     return 0;
 }
 

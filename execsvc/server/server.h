@@ -24,6 +24,9 @@ TAILQ_HEAD(connection_list, connection);
 #define SERVER_LOG_BURST 20
 #define SERVER_LOG_PERIOD_S 10
 
+/* Read from a connection at a time: a large WRITE in few system calls. */
+#define SERVER_READ_MAX (256u << 10)
+
 struct server_counters {
     uint64_t accepted;      /* connections */
     uint64_t upgraded;      /* of these, to frames */
@@ -57,6 +60,7 @@ struct server {
     uint64_t last_id;
     bool stopping;
     struct server_counters counters;
+    uint8_t *read_buffer;     /* SERVER_READ_MAX bytes, of whoever is reading */
     uint64_t *message_counts; /* by index in the message table */
     unsigned log_burst;
     uint64_t log_suppressed;

@@ -139,6 +139,7 @@ static void service_release(struct service *service)
     if (s->base)
         event_base_free(s->base);
     free(s->message_counts);
+    free(s->read_buffer);
 }
 #define _cleanup_service_ _cleanup_(service_release)
 
@@ -263,8 +264,9 @@ static int new_parts(struct service *service, const struct spawn_limits *limits)
     if (getrandom(&s->epoch, sizeof s->epoch, 0) != (ssize_t)sizeof s->epoch)
         s->epoch = s->started_ns;
     s->message_counts = calloc(wire_row_count(), sizeof *s->message_counts);
+    s->read_buffer = malloc(SERVER_READ_MAX);
     s->base = event_base_new();
-    if (!s->message_counts || !s->base)
+    if (!s->message_counts || !s->read_buffer || !s->base)
         return -ENOMEM;
     int r = new_events(service);
     if (r == 0)

@@ -380,6 +380,28 @@ def test_pipelined_writes_and_release_keep_their_order(service):
         assert kind == raw.ERROR and struct.unpack_from("<I", payload)[0] == 9
 
 
+def test_a_small_write_does_not_overtake_a_large_one(service):
+    with raw.Stream(service.url) as stream:
+        parent = stream.create_workspace(b"order")
+        _, handle = stream.create_file(parent, b"file")
+        for i in range(40):
+            batch, reads = b"", []
+            for size in (1 << 20, 4096, 1):
+                stream.tag += 1
+                batch += raw.frame(raw.WRITE, stream.tag, struct.pack("<QQI", handle, 0, 0) +
+                                   raw.text(bytes([size % 251]) * size))
+                stream.tag += 1
+                reads.append((stream.tag, bytes([size % 251])))
+                batch += raw.frame(raw.READ, stream.tag, struct.pack("<QQI", handle, 0, 1))
+            stream.send(batch)
+            answers = {}
+            for _ in range(6):
+                kind, tag, payload = stream.take()
+                answers[tag] = (kind, payload[4:])
+            for tag, content in reads:
+                assert answers[tag] == (raw.DATA, content)
+
+
 def test_requests_of_a_lost_connection_end_whole(service):
     """What had been read of a connection that ends is carried out, in order, and then its
     handles are closed."""

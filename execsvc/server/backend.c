@@ -1,0 +1,67 @@
+#include "server/backend.h"
+
+#include "server/dispatch.h"
+
+struct backend {
+    struct connection *connection; /* NULL once that has ended */
+    struct lane *lane;
+    struct file_session *files;
+};
+
+static void on_run(void *context, struct job *job)
+{
+    const struct backend *b = context;
+    job->result = store_handle(b->files, &job->frame->message, &job->reply);
+}
+
+static void on_done(void *context, struct job *job)
+{
+    const struct backend *b = context;
+    dispatch_done(b->connection, job);
+}
+
+static void on_finish(void *context)
+{
+    const struct backend *b = context;
+    file_session_free(b->files); /* may close many descriptors: not on the loop */
+}
+
+static void on_finished(void *context)
+{
+    free(context);
+}
+
+int backend_new(struct server *s, struct connection *c, struct backend **ret)
+{
+    struct backend *b = calloc(1, sizeof *b);
+    if (!b)
+        return -ENOMEM;
+    b->connection = c;
+    int r = file_session_new(s->store, &b->files);
+    if (r == 0) {
+        const struct lane_events events = {.run = on_run,
+                                           .done = on_done,
+                                           .finish = on_finish,
+                                           .finished = on_finished,
+                                           .context = b};
+        r = lane_new(s->workers, &events, &b->lane);
+    }
+    if (r < 0) {
+        file_session_free(b->files);
+        free(b);
+        return r;
+    }
+    *ret = b;
+    return 0;
+}
+
+struct lane *backend_lane(const struct backend *b)
+{
+    return b->lane;
+}
+
+void backend_close(struct backend *b)
+{
+    b->connection = NULL;
+    lane_close(b->lane);
+}
