@@ -237,6 +237,13 @@ def test_upgrade_is_matched_as_http_says(service):
         assert connection.recv(4096).startswith(b"HTTP/1.1 101 ")
 
 
+def test_client_that_does_not_close_after_its_answer(service):
+    with raw.connect(service.url) as connection, raw.Stream(service.url) as stream:
+        connection.sendall(raw.request("/nothing"))
+        assert connection.recv(12) == b"HTTP/1.1 404"
+        wait_until(lambda: stream.status()["connections"]["alive"] == 1, 8)
+
+
 # --- who may come in -------------------------------------------------------------------------
 
 @pytest.mark.parametrize("kind", ["tls_url", "http_url"])
