@@ -27,15 +27,19 @@ static const struct option global_options[] = {
 
 static void print_error(const struct cli *cli, const char *format, va_list args)
 {
-    char sentence[FAILURE_TEXT_MAX + 256];
+    char *sentence;
     _cleanup_buffer_ struct buffer line = {0};
-    (void)vsnprintf(sentence, sizeof sentence, format, args);
+    if (vasprintf(&sentence, format, args) < 0) {
+        (void)fputs("berth: out of memory\n", stderr);
+        return;
+    }
     int r = buffer_printf(
         &line, cli->command ? "berth: %s: " : "berth: ", cli->command ? cli->command->name : "");
     if (r == 0)
         r = text_escape(&line, bytes_of_string(sentence), TEXT_SENTENCE);
     if (r == 0)
         r = buffer_append(&line, "\n", 1);
+    free(sentence);
     /* In one piece, so that lines of several programs do not mix. */
     if (r == 0)
         (void)fwrite(line.data, 1, line.len, stderr);
@@ -104,8 +108,10 @@ int cli_finish_output(const struct cli *cli, int status)
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout))
         return status;
-    cli_error(cli, "writing the output failed: %s",
-              errno ? strerror(errno) : "not all was written");
+    /* A reader that has seen enough (head) is no news. */
+    if (errno != EPIPE)
+        cli_error(cli, "writing the output failed: %s",
+                  errno ? strerror(errno) : "not all was written");
     return status == CLI_OK ? CLI_FAILED : status;
 }
 

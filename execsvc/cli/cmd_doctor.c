@@ -21,10 +21,11 @@ static const struct option options[] = {
 
 static void print_line(const char *word, const char *format, va_list args)
 {
-    char text[FAILURE_TEXT_MAX + 256];
+    _cleanup_free_ char *text = NULL;
     _cleanup_buffer_ struct buffer line = {0};
-    (void)vsnprintf(text, sizeof text, format, args);
-    if (text_escape(&line, bytes_of_string(text), TEXT_SENTENCE) == 0)
+    if (vasprintf(&text, format, args) < 0)
+        text = NULL;
+    if (text && text_escape(&line, bytes_of_string(text), TEXT_SENTENCE) == 0)
         (void)printf("%-8s %.*s\n", word, (int)line.len, (const char *)line.data);
 }
 

@@ -127,7 +127,8 @@ static int spot_of_directory(struct spot *ret, struct failure *f)
         return failure_set(f, -errno, "the working directory: %s", strerror(errno));
     }
     if (path[0] != '/')
-        return failure_set(f, -ENOENT, "the working directory is outside of what is mounted here");
+        return failure_set(f, -ESTALE,
+                           "the working directory's mount has been taken down; go elsewhere");
     if (statx(AT_FDCWD, "", AT_EMPTY_PATH | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC, STATX_MNT_ID,
               &stx) == 0 &&
         (stx.stx_mask & STATX_MNT_ID))

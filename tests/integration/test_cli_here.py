@@ -1,0 +1,265 @@
+"""Which workspace a directory is in: mounts seen in unusual ways, dead, silent and lying ones."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from lib import harness as parts
+from lib.rawfuse import RawMount
+
+# What a command that is not found in time may take beyond the driver's own time-out.
+SLACK = 8
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount like this")
+
+
+@pytest.fixture
+def raw_mount(harness, fuse_works):
+    made = []
+
+    def make(**keywords):
+        made.append(RawMount(harness.new_path("raw"), **keywords))
+        return made[-1]
+
+    yield make
+    for mount in made:
+        mount.close()
+
+
+def where(harness, cwd, *words, **keywords):
+    return harness.run(["berth", "exec", *words, "--", "pwd"], cwd=cwd, **keywords)
+
+
+def shown(result, service, name):
+    """The workspace's directory that pwd printed, relative to its root."""
+    assert result.returncode == 0, result
+    tree = f"{service.root}/workspaces/{name}/tree"
+    line = result.stdout.removesuffix("\n")
+    assert line == tree or line.startswith(tree + "/"), line
+    return line[len(tree):]
+
+
+@pytest.mark.parametrize("directory", ["", "d", "d/e", "d/with blank\t\n\\040", "d/caf\u00e9", "d/ (deleted)"])
+def test_directories(harness, run_berth, service, mount, directory):
+    run_berth("create", "a/b", check=True)
+    path = mount.path / "a%2Fb" / directory
+    path.mkdir(parents=True, exist_ok=True)
+    result = harness.run(["berth", "exec", "--", "sh", "-c", "printf %s \"$PWD\""], cwd=path)
+    assert shown(result, service, "a%2Fb").lstrip("/") == directory
+
+
+def test_mountpoint_with_an_awkward_name(harness, run_berth, service, start_mount):
+    run_berth("create", "demo", check=True)
+    point = harness.new_path("with blank\t,\\040 and\nline")
+    start_mount(service, path=point)
+    assert shown(where(harness, point / "demo"), service, "demo") == ""
+
+
+def test_one_workspace(harness, run_berth, service, fuse_works):
+    thread_id = b"\xff/one\n"
+    run_berth("create", thread_id, check=True)
+    point = harness.new_path("one")
+    point.mkdir()
+    run_berth("mount", "-w", thread_id, point, check=True)
+    (point / "d").mkdir()
+    assert shown(where(harness, point / "d"), service, "%FF%2Fone%0A") == "/d"
+    assert shown(where(harness, point), service, "%FF%2Fone%0A") == ""
+    run_berth("umount", point, check=True)
+
+
+def test_root_of_all_workspaces(harness, service, mount):
+    result = where(harness, mount.path)
+    assert result.returncode == 125 and "shows all workspaces" in result.stderr
+
+
+def test_outside_of_any_mount(harness, service):
+    result = where(harness, harness.directory)
+    assert result.returncode == 125 and "not in a Berth mount" in result.stderr and "-w" in result.stderr
+
+
+@needs_root
+def test_bind_mounts(harness, run_berth, service, mount):
+    run_berth("create", "demo", check=True)
+    (mount.path / "demo" / "d" / "e").mkdir(parents=True)
+    for part, there, rest in (("demo", "d", "/d"), ("demo/d", "e", "/d/e"), ("", "demo/d", "/d")):
+        point = harness.new_path("bound")
+        point.mkdir()
+        subprocess.run(["mount", "--bind", mount.path / part, point], check=True, timeout=20)
+        try:
+            assert shown(where(harness, point / there), service, "demo") == rest
+        finally:
+            subprocess.run(["umount", point], check=True, timeout=20)
+
+
+@needs_root
+def test_something_else_is_mounted_in_a_workspace(harness, run_berth, service, mount):
+    run_berth("create", "demo", check=True)
+    inside = mount.path / "demo" / "other"
+    inside.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "none", inside], check=True, timeout=20)
+    try:
+        assert "not in a Berth mount" in where(harness, inside).stderr
+    finally:
+        subprocess.run(["umount", inside], check=True, timeout=20)
+
+
+def test_working_directory_that_was_removed(harness, run_berth, service, mount):
+    run_berth("create", "demo", check=True)
+    path = mount.path / "demo" / "d"
+    path.mkdir()
+    script = f"cd {path} && rmdir {path} && exec berth exec -- pwd"
+    result = harness.run(["sh", "-c", script])
+    assert result.returncode == 125 and "has been removed" in result.stderr
+
+
+def test_mount_that_was_taken_down_lazily(harness, run_berth, service, mount):
+    run_berth("create", "demo", check=True)
+    script = f"cd {mount.path}/demo && berth umount -l {mount.path} && exec berth exec -- pwd"
+    result = harness.run(["sh", "-c", script])
+    assert result.returncode == 125 and "taken down" in result.stderr
+    mount.popen.wait(20)
+
+
+def test_the_mounts_service_is_used_unless_another_is_named(harness, run_berth, start_service, start_mount):
+    one, two = start_service(), start_service()
+    for service in (one, two):
+        run_berth("create", "demo", service=service, check=True)
+    path = start_mount(one).path / "demo"
+    assert shown(where(harness, path), one, "demo") == ""
+    other = {**harness.env, "BERTH_URL": two.url}
+    assert shown(where(harness, path, env=other), two, "demo") == ""
+    named = harness.run(["berth", "--url", two.url, "exec", "--", "pwd"], cwd=path)
+    assert shown(named, two, "demo") == ""
+    config = {**harness.env, "XDG_CONFIG_HOME": str(harness.directory)}
+    (harness.directory / "berth").mkdir()
+    (harness.directory / "berth" / "berth.json").write_text(json.dumps({"client": {"url": two.url}}))
+    assert shown(where(harness, path, env=config), one, "demo") == ""
+
+
+def test_settings_of_the_mount_are_used(harness, run_berth, start_service, start_mount):
+    """Token and CA come from the mount, though the caller's environment has none."""
+    service = start_service(tls=True)
+    run_berth("create", "demo", check=True)
+    mount = start_mount(service, url=service.tls_url, env=service.client_env(service.tls_url))
+    assert shown(where(harness, mount.path / "demo"), service, "demo") == ""
+    wrong = {**harness.env, "BERTH_TOKEN_FILE": "/nowhere", "BERTH_CA_FILE": "/nowhere"}
+    assert shown(where(harness, mount.path / "demo", env=wrong), service, "demo") == ""
+
+
+# --- dead and silent mounts ------------------------------------------------------------------
+
+def state_of(run_berth, point):
+    result = run_berth("status", "--json")
+    row = next(row for row in json.loads(result.stdout)["mounts"] if row["mountpoint"] == str(point))
+    return result.returncode, row["state"], row.get("error", "")
+
+
+def shell_inside(harness, directory):
+    """A shell that has entered the directory, and runs berth exec there after a line of input.
+    It must be in before the mount goes bad: entering asks the driver."""
+    script = f"cd {directory} && echo in && read line && exec berth exec -- pwd"
+    inside = subprocess.Popen(["sh", "-c", script], env=harness.env, stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert inside.stdout.readline() == "in\n"
+    return inside
+
+
+def test_dead_mount(harness, run_berth, service, raw_mount):
+    mount = raw_mount(answer="{}")
+    inside = shell_inside(harness, mount.point)
+    try:
+        mount.die()
+        _, err = inside.communicate("go\n", 30)
+    finally:
+        inside.kill()
+        inside.communicate()
+    assert inside.returncode == 125 and "is dead" in err and f"berth umount {mount.point}" in err
+    status, state, error = state_of(run_berth, mount.point)
+    assert (status, state) == (1, "dead") and "berth umount" in error
+    doctor = run_berth("doctor")
+    assert doctor.returncode == 1 and "Transport endpoint is not connected" in doctor.stdout
+    run_berth("umount", mount.point, check=True)
+    assert not parts.find_mount(mount.point)
+
+
+def test_dead_mount_by_relative_words(harness, run_berth, service, raw_mount):
+    mount = raw_mount(answer="{}")
+    mount.die()
+    run_berth("umount", f"{mount.point.name}/", cwd=mount.point.parent, check=True)
+    assert not parts.find_mount(mount.point)
+
+
+def test_mount_whose_driver_is_stopped(harness, run_berth, service, mount):
+    """Nobody waits longer than the driver's own time-out."""
+    run_berth("create", "demo", check=True)
+    inside = shell_inside(harness, mount.path / "demo")
+    mount.signal(signal.SIGSTOP)
+    try:
+        before = time.monotonic()
+        _, err = inside.communicate("go\n", 40)
+        assert time.monotonic() - before < 10 + SLACK
+        assert inside.returncode == 125 and "does not answer" in err
+        before = time.monotonic()
+        assert state_of(run_berth, mount.path)[:2] == (1, "silent")
+        doctor = run_berth("doctor")
+        assert time.monotonic() - before < 2 * 3 + SLACK
+        assert doctor.returncode == 1 and "does not answer" in doctor.stdout
+    finally:
+        inside.kill()
+        inside.communicate()
+        mount.signal(signal.SIGCONT)
+
+
+def test_umount_of_a_path_in_a_stopped_mount(harness, run_berth, service, mount):
+    run_berth("create", "demo", check=True)
+    mount.signal(signal.SIGSTOP)
+    try:
+        before = time.monotonic()
+        result = run_berth("umount", mount.path / "demo", timeout=50)
+        assert time.monotonic() - before < 10 + SLACK
+        assert result.returncode == 1 and "does not answer" in result.stderr
+        run_berth("umount", "-l", mount.path, check=True)
+    finally:
+        mount.signal(signal.SIGCONT)
+    mount.popen.wait(20)
+
+
+def test_output_ends_though_a_driver_keeps_a_child(harness, run_berth, service, raw_mount):
+    """A child stuck in the mount holds none of our descriptors: pipelines end."""
+    mount = raw_mount(answer=None)
+    before = time.monotonic()
+    result = harness.run(["sh", "-c", "berth status | cat"], env=service.client_env())
+    assert "silent" in result.stdout and time.monotonic() - before < 3 + SLACK
+    mount.close()
+
+
+# --- mounts that lie -------------------------------------------------------------------------
+
+@needs_root
+@pytest.mark.parametrize("user, trusted", [(0, True), (65534, False)])
+def test_a_mount_of_another_user_is_not_trusted(harness, run_berth, raw_mount, user, trusted):
+    """What a mount says names a command to run. Anybody can make one that says anything."""
+    marker = harness.directory / "ran"
+    answer = json.dumps({"url": f"exec:touch {marker}; false", "workspace": "demo", "stats": {}})
+    mount = raw_mount(answer=answer, user=user)
+    result = where(harness, mount.point)
+    assert result.returncode == 125
+    assert marker.exists() == trusted
+    assert ("user.berth.mount" in mount.asked) == trusted
+    if not trusted:
+        assert "another user" in result.stderr and "65534" in result.stderr
+        assert state_of(run_berth, mount.point)[1] == "foreign"
+
+
+@pytest.mark.parametrize("answer", [
+    "", "[]", "{", '{"url": 5}', '{"workspace": "x"}', '{"url": "unix:/x", "workspace": "a\\u0000b"}',
+    '{"url": "unix:/x", "workspace_hex": "00"}', '{"url": "unix:/x", "workspace_hex": "zz"}',
+    '{"url": "' + "x" * 60000 + '", "workspace": "y"}'])
+def test_a_mount_that_answers_nonsense(harness, raw_mount, answer):
+    mount = raw_mount(answer=answer)
+    result = where(harness, mount.point)
+    assert result.returncode == 125 and result.stderr.startswith("berth: exec: "), result
