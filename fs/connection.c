@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "prune.h"
 #include "request.h"
 
 #define BACKOFF_MIN_MS 100
@@ -16,6 +17,7 @@ struct attempt {
     pthread_mutex_t lock;
     pthread_cond_t wake; /* CLOCK_MONOTONIC */
     const struct client_settings *settings;
+    struct visibility_rules *rules; /* the mount's when it began */
     int event_fd;
     bool stop;
     bool finished;
@@ -34,6 +36,7 @@ static void attempt_free(struct attempt *a)
 {
     (void)pthread_cond_destroy(&a->wake);
     (void)pthread_mutex_destroy(&a->lock);
+    visibility_rules_unref(a->rules);
     free(a);
 }
 
@@ -59,6 +62,12 @@ static void *connect_thread(void *argument)
         struct failure f;
         (void)pthread_mutex_unlock(&a->lock);
         int r = client_connect(&options, DRIVER_AGENT, &client, &f);
+        if (r == 0) {
+            /* Before anything is asked that they are about. */
+            r = prune_tell(client, a->rules, &f);
+            if (r < 0)
+                client_free(client);
+        }
         if (r < 0 && strcmp(last, f.text) != 0) {
             log_warning("%s; trying again", f.text);
             memcpy(last, f.text, sizeof last);
@@ -101,6 +110,7 @@ static void reconnect(struct driver *d)
     (void)pthread_condattr_destroy(&attributes);
     (void)pthread_mutex_init(&a->lock, NULL);
     a->settings = d->settings;
+    a->rules = d->rules ? visibility_rules_ref(d->rules) : NULL;
     a->event_fd = c->event_fd;
     int r = pthread_create(&c->thread, NULL, connect_thread, a);
     if (r != 0) {
@@ -156,6 +166,7 @@ static void on_connected(evutil_socket_t fd, short what, void *context)
         return;
     (void)pthread_join(c->thread, NULL);
     struct client *client = take_ptr(a->client);
+    bool knows_rules = a->rules == d->rules;
     attempt_free(a);
     c->attempt = NULL;
     if (!client) {
@@ -175,6 +186,8 @@ static void on_connected(evutil_socket_t fd, short what, void *context)
         reconnect(d);
         return;
     }
+    if (!knows_rules)
+        prune_tell_again(d);
     d->stats.reconnects++;
     log_info("connected to %s again", d->settings->url);
     request_resume_all(d);

@@ -191,6 +191,8 @@ static void readdir_done(struct request *r, int error, const struct wire_message
         request_fail(r, error);
         return;
     }
+    d->stats.unlisted += reply->dirents.unlisted;
+    d->stats.hidden += reply->dirents.hidden;
     listing_free(&d->inodes, r->handle->listing);
     r->handle->listing = l;
     answer(r, (off_t)r->position);

@@ -63,6 +63,7 @@ void driver_release(struct driver *d)
     repair_release(d);
     handle_table_release(&d->handles);
     inode_table_release(&d->inodes);
+    visibility_rules_unref(d->rules);
     if (d->notices)
         event_free(d->notices);
     if (d->waiting_timer)

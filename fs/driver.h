@@ -38,6 +38,7 @@ struct driver {
     struct table workspaces; /* inode ID -> struct workspace_ids of roots we know */
     struct event *notices;
 
+    struct visibility_rules *rules; /* of this mount, as the service has them; NULL: none */
     struct connection *connection;
     struct client *client; /* NULL while there is no connection */
     struct request_queue waiting;
@@ -60,6 +61,8 @@ struct driver {
         uint64_t reconnects;
         uint64_t round_trips; /* of earlier connections */
         uint64_t blocking;
+        uint64_t unlisted; /* entries that rules left out of listings */
+        uint64_t hidden;
     } stats;
 
     void (*ready)(void *context); /* the kernel may use the mount */

@@ -13,6 +13,7 @@
 #include "mount.h"
 #include "names/thread_id.h"
 #include "options.h"
+#include "prune.h"
 #include "request.h"
 #include "stop.h"
 #include "supervisor.h"
@@ -203,12 +204,12 @@ static int start(struct driver *d, uint32_t *ret_minor, struct failure *f)
     r = client_connect(&options, DRIVER_AGENT, &client, f);
     if (r < 0)
         return r;
-    if (d->options->workspace) {
+    r = prune_tell(client, d->rules, f);
+    if (r == 0 && d->options->workspace)
         r = root_workspace(d, client, f);
-        if (r < 0) {
-            client_free(client);
-            return r;
-        }
+    if (r < 0) {
+        client_free(client);
+        return r;
     }
     r = connection_start(d, client, f);
     if (r < 0)
@@ -267,13 +268,14 @@ static int open_log(const struct options *o, int *ret_fd, struct failure *f)
 
 /* The rest of the program in the process that will serve. */
 static int serve(const struct options *o, const struct client_settings *settings,
-                 const char *mountpoint, int log_fd, int outcome_fd)
+                 const char *mountpoint, struct visibility_rules *rules, int log_fd, int outcome_fd)
 {
     struct outcome outcome = {.fd = outcome_fd};
     struct driver d = {
         .options = o,
         .settings = settings,
         .mountpoint = mountpoint,
+        .rules = rules ? visibility_rules_ref(rules) : NULL,
         .uid = getuid(),
         .gid = getgid(),
     };
@@ -336,6 +338,7 @@ int main(int argc, char *argv[])
     struct failure f;
     struct options o __attribute__((cleanup(options_release))) = {0};
     struct client_settings settings __attribute__((cleanup(client_settings_release))) = {0};
+    _cleanup_visibility_rules_ struct visibility_rules *rules = NULL;
     _cleanup_free_ char *mountpoint = NULL;
     _cleanup_close_ int log_fd = -1;
     int r = options_parse(argc, argv, helper, &o, &f);
@@ -349,6 +352,8 @@ int main(int argc, char *argv[])
     }
     struct client_flags flags = options_client_flags(&o);
     r = client_settings_load(&flags, &settings, &f);
+    if (r == 0 && o.prune)
+        r = config_rules_load(o.prune, &rules, &f);
     if (r == 0)
         r = check(&o, &settings, &mountpoint, &f);
     if (r == 0)
@@ -374,5 +379,5 @@ int main(int argc, char *argv[])
     }
     if (o.foreground && log_fd >= 0)
         (void)dup2(log_fd, STDERR_FILENO);
-    return serve(&o, &settings, mountpoint, take_fd(&log_fd), outcome_fd);
+    return serve(&o, &settings, mountpoint, rules, take_fd(&log_fd), outcome_fd);
 }

@@ -17,7 +17,7 @@ const char options_usage[] =
     "  -f           stay in the foreground, log to standard error\n"
     "  -o OPTIONS   url=, config=, token_file=, ca_file=, cert_file=, key_file=,\n"
     "               workspace=ID, timeout=SECONDS, log=FILE, owner=map|server,\n"
-    "               allow_other, ro, and the usual options of mount(8)\n"
+    "               prune=PROFILE|FILE, allow_other, ro, and the usual options of mount(8)\n"
     "  -V           version\n"
     "  -h           this help\n";
 
@@ -131,6 +131,7 @@ static int apply_option(struct options *o, const char *option, struct failure *f
         {"key_file=", &o->key_file},
         {"workspace=", &o->workspace},
         {"log=", &o->log_file},
+        {"prune=", &o->prune},
     };
     for (size_t i = 0; i < ARRAY_SIZE(strings); i++)
         if (starts_with(option, strings[i].prefix)) {
@@ -290,9 +291,9 @@ int options_parse(int argc, char *const argv[], bool helper, struct options *ret
 
 void options_release(struct options *o)
 {
-    char *const all[] = {o->mountpoint, o->workspace,   o->log_file,   o->kernel_options,
-                         o->url,        o->config_file, o->token_file, o->ca_file,
-                         o->cert_file,  o->key_file};
+    char *const all[] = {o->mountpoint, o->workspace, o->log_file,    o->kernel_options,
+                         o->prune,      o->url,       o->config_file, o->token_file,
+                         o->ca_file,    o->cert_file, o->key_file};
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         free(all[i]);
     *o = (struct options){0};

@@ -18,6 +18,7 @@ struct options {
     char *mountpoint; /* as given */
     char *workspace;  /* thread ID or directory name, or NULL */
     char *log_file;
+    char *prune; /* profile or file of visibility rules, or NULL */
     uint32_t timeout_ms;
     unsigned long mount_flags; /* MS_… */
     char *kernel_options;      /* passed on as they are, or NULL */

@@ -249,7 +249,7 @@ int root_describe(const struct driver *d, char **ret)
     struct session_stats now = {0};
     if (d->client)
         now = client_stats(d->client);
-    json_t *o = json_object(), *stats = json_object();
+    json_t *o = json_object(), *stats = json_object(), *visibility = json_object();
     set_string(o, "url", s->url);
     const struct workspace_ids *w = driver_workspace(d, d->inodes.root);
     if (w)
@@ -267,6 +267,8 @@ int root_describe(const struct driver *d, char **ret)
         {"inodes", d->inodes.count - 1},
         {"handles", d->handles.by_id.count},
         {"reconnects", d->stats.reconnects},
+        {"unlisted", d->stats.unlisted},
+        {"hidden", d->stats.hidden},
         {"pid", (uint64_t)getpid()},
     };
     for (size_t i = 0; i < ARRAY_SIZE(numbers); i++)
@@ -275,6 +277,10 @@ int root_describe(const struct driver *d, char **ret)
     (void)json_object_set_new(stats, "connected", json_boolean(d->client != NULL));
     (void)json_object_set_new(stats, "requests", describe_requests(d));
     (void)json_object_set_new(o, "stats", stats);
+    (void)json_object_set_new(
+        visibility, "rules",
+        json_integer(d->rules ? (json_int_t)visibility_rules_count(d->rules) : 0));
+    (void)json_object_set_new(o, "visibility", visibility);
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
     json_decref(o);
     if (!text)

@@ -1,5 +1,7 @@
 #include "ops.h"
 
+#include "prune.h"
+
 #include <stdio.h>
 #include <sys/xattr.h>
 
@@ -43,6 +45,13 @@ void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
             (void)fuse_reply_err(req, ENOMEM);
         else
             reply_value(req, bytes_of_string(text), size);
+        return;
+    }
+    if (ino == FUSE_ROOT_ID && strcmp(name, PRUNE_NAME) == 0) {
+        if (d->rules)
+            reply_value(req, visibility_rules_text(d->rules), size);
+        else
+            (void)fuse_reply_err(req, ENODATA);
         return;
     }
     if (strcmp(name, THREAD_ID_NAME) == 0) {
@@ -117,6 +126,10 @@ static bool refuse_change(fuse_req_t req, fuse_ino_t ino, const char *name)
 void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size,
                  int flags)
 {
+    if (ino == FUSE_ROOT_ID && strcmp(name, PRUNE_NAME) == 0) {
+        prune_set(req, bytes_of(value, size));
+        return;
+    }
     if (refuse_change(req, ino, name))
         return;
     struct request *r = request_start(req, WIRE_SETXATTR, name, NULL);
@@ -135,6 +148,10 @@ void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *v
 
 void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
+    if (ino == FUSE_ROOT_ID && strcmp(name, PRUNE_NAME) == 0) {
+        prune_set(req, (struct bytes){0});
+        return;
+    }
     if (refuse_change(req, ino, name))
         return;
     struct request *r = request_start(req, WIRE_REMOVEXATTR, name, NULL);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buffer.h"
 #include "config/paths.h"
 #include "stream/url.h"
 
@@ -40,8 +41,9 @@ struct section {
 
 static const char *const client_keys[] = {"url",      "token_file",      "ca_file", "cert_file",
                                           "key_file", "connect_timeout", NULL};
-static const char *const service_keys[] = {"root",    "listen",        "token_file", "tls_cert",
-                                           "tls_key", "tls_client_ca", "log_level",  NULL};
+static const char *const service_keys[] = {"root",      "listen",     "token_file",
+                                           "tls_cert",  "tls_key",    "tls_client_ca",
+                                           "log_level", "visibility", NULL};
 static const struct section sections[] = {{"client", client_keys}, {"service", service_keys}};
 
 static void join_keys(const char *const *keys, char *text, size_t size)
@@ -375,6 +377,56 @@ static int load_log_level(const struct document *d, const struct service_flags *
                        flags->log_level ? "" : d->file, flags->log_level ? "" : ": ", from);
 }
 
+/* The array's strings, each a line. */
+static int join_rules(const struct document *d, json_t *array, struct buffer *ret,
+                      struct failure *f)
+{
+    size_t i;
+    json_t *element;
+    bool good = json_is_array(array);
+    json_array_foreach(array, i, element)
+    {
+        const char *line = json_string_value(element);
+        if (!line || strlen(line) != json_string_length(element) || strchr(line, '\n')) {
+            good = false;
+            break;
+        }
+        if (buffer_append(ret, line, strlen(line)) < 0 || buffer_append_u8(ret, '\n') < 0)
+            return no_memory(f);
+    }
+    if (!good)
+        return failure_set(f, -EINVAL,
+                           "%s: service.visibility must be an array of rules, each a string of one "
+                           "line, for example [\"profile:ide\", \"hidden:*.pem\"]",
+                           d->file);
+    return 0;
+}
+
+static int load_visibility(const struct document *d, const struct service_flags *flags,
+                           struct service_settings *s, struct failure *f)
+{
+    struct failure why;
+    int r;
+    if (flags->prune) {
+        r = config_rules_load(flags->prune, &s->visibility, &why);
+        if (r < 0)
+            return failure_set(f, r, "--prune: %s", why.text);
+        if (strchr(flags->prune, '/'))
+            return paths_absolute(flags->prune, NULL, &s->prune, f);
+        s->prune = strdup(flags->prune);
+        return s->prune ? 0 : no_memory(f);
+    }
+    json_t *array = json_object_get(json_object_get(d->root, "service"), "visibility");
+    if (!array)
+        return 0;
+    _cleanup_buffer_ struct buffer text = {0};
+    r = join_rules(d, array, &text, f);
+    if (r < 0)
+        return r;
+    r = visibility_rules_parse(buffer_view(&text), &s->visibility, &why);
+    return r < 0 ? failure_set(f, r, "%s: service.visibility: %s", d->file, why.text) : 0;
+}
+
 int service_settings_load(const struct service_flags *flags, struct service_settings *ret,
                           struct failure *ret_failure)
 {
@@ -391,7 +443,7 @@ int service_settings_load(const struct service_flags *flags, struct service_sett
         (r = file_setting(&d, flags->tls_key, NULL, "service", "tls_key", &s.tls_key, f)) < 0 ||
         (r = file_setting(&d, flags->tls_client_ca, NULL, "service", "tls_client_ca",
                           &s.tls_client_ca, f)) < 0 ||
-        (r = load_log_level(&d, flags, &s, f)) < 0)
+        (r = load_log_level(&d, flags, &s, f)) < 0 || (r = load_visibility(&d, flags, &s, f)) < 0)
         return r;
     s.config_file = take_ptr(d.file);
     *ret = s;
@@ -410,5 +462,7 @@ void service_settings_release(struct service_settings *s)
     free(s->tls_cert);
     free(s->tls_key);
     free(s->tls_client_ca);
+    free(s->prune);
+    visibility_rules_unref(s->visibility);
     *s = (struct service_settings){0};
 }

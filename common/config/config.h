@@ -4,7 +4,8 @@
  *   { "client":  { "url", "token_file", "ca_file", "cert_file", "key_file",
  *                  "connect_timeout" (seconds) },
  *     "service": { "root", "listen": [ … ], "token_file", "tls_cert", "tls_key",
- *                  "tls_client_ca", "log_level": "error"|"warning"|"info"|"debug" } }
+ *                  "tls_client_ca", "log_level": "error"|"warning"|"info"|"debug",
+ *                  "visibility": [ rules as in visibility.h, one a string ] } }
  *
  * Every key is optional; an unknown one is an error. File names may be relative to the
  * directory of the configuration file; those of flags and environment are relative to the
@@ -20,6 +21,7 @@
 #include "base/failure.h"
 #include "base/log.h"
 #include "stream/stream.h"
+#include "visibility/visibility.h"
 
 /* What the command line gave; borrowed, {0} = nothing given. */
 struct client_flags {
@@ -65,6 +67,7 @@ struct service_flags {
     const char *tls_key;
     const char *tls_client_ca;
     const char *log_level;
+    const char *prune; /* as config_rules_load; replaces the file's rules */
 };
 
 /* Owned. root is always set. listen_count 0: nobody named a listener (the service then takes
@@ -79,6 +82,8 @@ struct service_settings {
     char *tls_key;
     char *tls_client_ca;
     enum log_level log_level;
+    char *prune;                         /* the flag's profile or file, or NULL */
+    struct visibility_rules *visibility; /* NULL: none given */
 };
 
 int service_settings_load(const struct service_flags *flags, struct service_settings *ret,
@@ -89,6 +94,11 @@ void service_settings_release(struct service_settings *s);
 /* A URL a service may listen on: unix:/PATH, https://HOST:PORT, http://LOOPBACK:PORT; port 0 is
  * any. Its parts: stream_url_parse_listen. */
 int config_listen_check(const char *url, struct failure *ret_failure);
+
+/* Visibility rules as users name them: a file when there is a '/' in it, else a profile. -EINVAL,
+ * -ENOENT, -EACCES, -ENOMEM. */
+int config_rules_load(const char *profile_or_file, struct visibility_rules **ret,
+                      struct failure *ret_failure);
 
 #define CONFIG_LISTEN_MAX 16 /* listeners; a file is not a way to run out of descriptors */
 

@@ -26,6 +26,7 @@
 #pragma once
 
 #include "base/bytes.h"
+#include "base/cleanup.h"
 #include "base/failure.h"
 
 /* In order of restriction. */
@@ -68,6 +69,8 @@ int visibility_rules_parse(struct bytes text, struct visibility_rules **ret,
                            struct failure *ret_failure);
 struct visibility_rules *visibility_rules_ref(struct visibility_rules *rules);
 void visibility_rules_unref(struct visibility_rules *rules); /* NULL is allowed */
+DEFINE_CLEANUP(struct visibility_rules *, visibility_rules_unref);
+#define _cleanup_visibility_rules_ _cleanup_(visibility_rules_unref_pointer)
 
 /* The text as it was given; lives as long as the rules. */
 struct bytes visibility_rules_text(const struct visibility_rules *rules);

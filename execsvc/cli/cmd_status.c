@@ -130,6 +130,35 @@ static void print_duration(int64_t seconds)
         (void)printf("%" PRId64 " days", seconds / 86400);
 }
 
+/* Rules in force and what they left out; nothing where there are none. */
+static void print_visibility(const char *indent, const char *name, int64_t rules, json_t *counts)
+{
+    int64_t unlisted = number(counts, "unlisted"), hidden = number(counts, "hidden");
+    if (!rules && !unlisted && !hidden)
+        return;
+    (void)printf("%s", indent);
+    if (name) {
+        (void)printf("workspace ");
+        print_text(name);
+        (void)printf(": ");
+    }
+    (void)printf("%" PRId64 " rules of visibility; left out of listings: %" PRId64
+                 " unlisted, %" PRId64 " hidden\n",
+                 rules, unlisted, hidden);
+}
+
+static void print_service_visibility(json_t *visibility)
+{
+    print_visibility("  ", NULL, number(visibility, "rules"), visibility);
+    size_t i;
+    json_t *w;
+    json_array_foreach(json_object_get(visibility, "workspaces"), i, w)
+    {
+        print_visibility("    ", json_string_value(json_object_get(w, "name")), number(w, "rules"),
+                         w);
+    }
+}
+
 static void print_service(json_t *service)
 {
     (void)printf("  berthd ");
@@ -148,6 +177,7 @@ static void print_service(json_t *service)
                  number(service, "workspaces"), number(json_object_get(service, "exec"), "running"),
                  number(json_object_get(service, "connections"), "open"),
                  number(service, "handles"));
+    print_service_visibility(json_object_get(service, "visibility"));
 }
 
 static void print_mount(json_t *mount)
@@ -177,6 +207,7 @@ static void print_mount(json_t *mount)
         print_text(error);
     }
     (void)putchar('\n');
+    print_visibility("    ", NULL, number(json_object_get(mount, "visibility"), "rules"), stats);
 }
 
 static void print_all(json_t *all)

@@ -35,6 +35,8 @@ const struct cli_command cli_commands[] = {
     {"mount", cmd_mount, "show workspaces as directories here", mount_usage},
     {"umount", cmd_umount, "take a mount down", umount_usage},
     {"exec", cmd_exec, "run a command in a workspace, beside its files", exec_usage},
+    {"visibility", cmd_visibility, "what a workspace or a mount hides and leaves out",
+     visibility_usage},
     {"status", cmd_status, "the service and the mounts of this machine", status_usage},
     {"doctor", cmd_doctor, "find out what is wrong, and what to do", doctor_usage},
     {"help", cmd_help, "explain a command", help_usage},

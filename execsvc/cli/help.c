@@ -12,10 +12,10 @@ static const struct {
     const char *word;
     const char *command;
 } habits[] = {
-    {"list", "ls"},      {"delete", "rm"},       {"remove", "rm"},   {"del", "rm"},
-    {"new", "create"},   {"add", "create"},      {"init", "create"}, {"unmount", "umount"},
-    {"run", "exec"},     {"sh", "exec"},         {"shell", "exec"},  {"info", "status"},
-    {"check", "doctor"}, {"diagnose", "doctor"},
+    {"list", "ls"},      {"delete", "rm"},       {"remove", "rm"},        {"del", "rm"},
+    {"new", "create"},   {"add", "create"},      {"init", "create"},      {"unmount", "umount"},
+    {"run", "exec"},     {"sh", "exec"},         {"shell", "exec"},       {"info", "status"},
+    {"check", "doctor"}, {"diagnose", "doctor"}, {"prune", "visibility"}, {"hide", "visibility"},
 };
 
 void help_print_overview(void)
@@ -27,7 +27,7 @@ void help_print_overview(void)
                 "Commands\n",
                 stdout);
     for (const struct cli_command *c = cli_commands; c->name; c++)
-        (void)printf("  %-8s %s\n", c->name, c->summary);
+        (void)printf("  %-10s %s\n", c->name, c->summary);
     (void)fputs("\n"
                 "Options, before the command\n"
                 "  --url URL           the service: unix:/path, https://host:port, or\n"

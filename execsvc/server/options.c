@@ -20,6 +20,7 @@ static const char usage[] =
     "      --tls-cert FILE       certificate chain in PEM, for https\n"
     "      --tls-key FILE        its key\n"
     "      --tls-client-ca FILE  ask https clients for a certificate of this CA\n"
+    "      --prune PROFILE|FILE  visibility rules for all workspaces\n"
     "      --log-level LEVEL     error, warning, info (default) or debug\n"
     "      --stdio               relay standard input and output to the service of the root,\n"
     "                            and start that service first if there is none\n"
@@ -37,6 +38,7 @@ enum {
     OPTION_TLS_KEY,
     OPTION_TLS_CLIENT_CA,
     OPTION_LOG_LEVEL,
+    OPTION_PRUNE,
     OPTION_STDIO,
     OPTION_VERSION,
 };
@@ -50,6 +52,7 @@ static const struct option long_options[] = {
     {"tls-key", required_argument, NULL, OPTION_TLS_KEY},
     {"tls-client-ca", required_argument, NULL, OPTION_TLS_CLIENT_CA},
     {"log-level", required_argument, NULL, OPTION_LOG_LEVEL},
+    {"prune", required_argument, NULL, OPTION_PRUNE},
     {"stdio", no_argument, NULL, OPTION_STDIO},
     {"version", no_argument, NULL, OPTION_VERSION},
     {"help", no_argument, NULL, 'h'},
@@ -91,6 +94,9 @@ static int take_option(struct options *o, int option, const char *argument)
         return 0;
     case OPTION_LOG_LEVEL:
         o->flags.log_level = argument;
+        return 0;
+    case OPTION_PRUNE:
+        o->flags.prune = argument;
         return 0;
     case OPTION_STDIO:
         o->stdio = true;

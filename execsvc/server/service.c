@@ -298,6 +298,9 @@ int service_run(const struct service_settings *settings, struct failure *ret_fai
     r = open_credentials(&service, settings, ret_failure);
     if (r == 0)
         r = store_open(settings->root, &s->store, ret_failure);
+    if (r == 0 && settings->visibility)
+        r = store_set_visibility(s->store, visibility_rules_text(settings->visibility),
+                                 ret_failure);
     if (r < 0)
         return r;
     r = new_parts(&service, &limits);

@@ -144,22 +144,37 @@ void node_unref(struct node *node)
     store_unlock(store);
 }
 
-int node_get(struct file_session *session, uint64_t number, struct node **ret)
+/* *ret_unsure: it may be hidden from the session. */
+static int find_held(struct file_session *session, uint64_t number, struct node **ret,
+                     bool *ret_unsure)
 {
     struct store *store = session->store;
-    _cleanup_node_ struct node *node = NULL;
-    bool unsure = false;
+    int r = -ESTALE;
     store_lock(store);
     struct node_ref *ref = table_get(&session->nodes, number);
     if (ref && !ref->node->workspace->removed) {
-        node = ref->node;
-        node->refs++;
-        unsure = view_unsure_locked(session, ref);
+        ref->node->refs++;
+        *ret = ref->node;
+        *ret_unsure = view_unsure_locked(session, ref);
+        r = 0;
     }
     store_unlock(store);
-    if (!node)
-        return -ESTALE;
-    int r = unsure ? view_check(session, node) : 0;
+    return r;
+}
+
+int node_get_open(struct file_session *session, uint64_t number, struct node **ret)
+{
+    bool unsure;
+    return find_held(session, number, ret, &unsure);
+}
+
+int node_get(struct file_session *session, uint64_t number, struct node **ret)
+{
+    _cleanup_node_ struct node *node = NULL;
+    bool unsure;
+    int r = find_held(session, number, &node, &unsure);
+    if (r == 0 && unsure)
+        r = view_check(session, node);
     if (r == 0)
         *ret = take_ptr(node);
     return r;

@@ -44,6 +44,8 @@ struct node_ref {
 /* Adds a reference for the running request. -ESTALE: not this session's, its workspace was
  * removed, or it is hidden now from this session. */
 int node_get(struct file_session *session, uint64_t number, struct node **ret);
+/* As node_get, but hidden or not: for requests that name a handle too, which stays usable. */
+int node_get_open(struct file_session *session, uint64_t number, struct node **ret);
 /* As node_get, and -ENOTDIR. */
 int node_get_directory(struct file_session *session, uint64_t number, struct node **ret);
 void node_unref(struct node *node);

@@ -16,6 +16,12 @@ static int reply_attrs(struct node *node, const struct statx *stx, struct reply 
     return node_attr(node, stx, &ret->message.attrs.attr);
 }
 
+static int get_node(struct file_session *session, uint64_t number, uint64_t handle,
+                    struct node **ret)
+{
+    return handle ? node_get_open(session, number, ret) : node_get(session, number, ret);
+}
+
 /* The handle that a request names beside a node; 0: none. -EBADF: not open on this node. */
 static int get_handle_of(struct file_session *session, uint64_t number, const struct node *node,
                          struct handle **ret)
@@ -36,7 +42,7 @@ OPERATION(getattr)
 {
     _cleanup_node_ struct node *node = NULL;
     _cleanup_handle_ struct handle *handle = NULL;
-    int r = node_get(session, m->getattr.node, &node);
+    int r = get_node(session, m->getattr.node, m->getattr.handle, &node);
     if (r == 0)
         r = get_handle_of(session, m->getattr.handle, node, &handle);
     if (r < 0)
@@ -126,7 +132,7 @@ OPERATION(setattr)
     _cleanup_node_ struct node *node = NULL;
     _cleanup_handle_ struct handle *handle = NULL;
     _cleanup_grip_ struct grip grip = {.fd = -1};
-    int r = node_get(session, set->node, &node);
+    int r = get_node(session, set->node, set->handle, &node);
     if (r == 0)
         r = get_handle_of(session, set->handle, node, &handle);
     if (r == 0 && !handle)

@@ -206,6 +206,8 @@ static void test_nodes_held_already(void **state)
     /* As with a file that was unlinked, what is open goes on. */
     assert_int_equal(t_read(f, file, 0, 100), 0);
     assert_string_equal(t_data(f), "src/key.pem");
+    assert_int_equal(t_getattr(f, key, file, &attr), 0);
+    assert_int_equal(t_getattr(f, key, opened, &attr), -EBADF);
     assert_int_equal(t_write(f, opened, 0, "text"), 4);
     assert_int_equal(t_getattr(f, src, 0, &attr), 0);
     /* And back. */

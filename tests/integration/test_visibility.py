@@ -1,0 +1,282 @@
+"""Pruning as tools see it: crawlers do not descend, the service is not asked, what is hidden is
+not there by any way in but a command's; and rules change while a mount is in use."""
+
+import errno
+import json
+import os
+import subprocess
+
+import pytest
+
+from lib.harness import wait_until
+
+PACKAGES = 20
+
+
+@pytest.fixture
+def tree(service, run_berth):
+    """The tree of workspace "demo" at the service, filled."""
+    run_berth("create", "demo", check=True)
+    root = service.root / "workspaces" / "demo" / "tree"
+    for name in ("src", "node_modules", ".git", "dist", "src/__pycache__"):
+        (root / name).mkdir()
+    for i in range(PACKAGES):
+        package = root / "node_modules" / f"package{i}"
+        package.mkdir()
+        (package / "index.js").write_text("needle\n")
+    (root / "src/main.py").write_text("needle\n")
+    (root / "src/__pycache__/main.pyc").write_text("needle\n")
+    (root / "dist/app.js").write_text("needle\n")
+    (root / ".git/config").write_text("needle\n")
+    (root / ".env").write_text("needle\n")
+    return root
+
+
+def names(directory):
+    return set(os.listdir(directory))
+
+
+def requests_of(mount, work):
+    before = mount.stats()["requests"]
+    work()
+    after = mount.stats()["requests"]
+    return sum(after.values()) - sum(before.values())
+
+
+def crawl(run, directory):
+    """What find, rg and du see below directory."""
+    found = run(["find", ".", "-type", "f"], cwd=directory, check=True).stdout.split()
+    searched = run(["rg", "--files", "--no-ignore", "--hidden", "."], cwd=directory, check=True).stdout.split()
+    used = [line.split("\t")[1] for line in run(["du", "-a", "."], cwd=directory, check=True).stdout.splitlines()]
+    return {os.path.normpath(name) for name in found}, {os.path.normpath(name) for name in searched}, \
+        {os.path.normpath(name) for name in used}
+
+
+SHOWN = {"src/main.py", "dist/app.js", ".git/config", ".env"}
+
+
+def test_crawlers_do_not_descend(tree, service, start_mount, run):
+    everything = {str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file()}
+    plain = start_mount(workspace="demo")
+    pruned = start_mount(workspace="demo", options="prune=ide")
+    # The control: without rules all of it is seen, and asked about.
+    for seen in crawl(run, plain.path):
+        assert everything <= seen
+    for seen in crawl(run, pruned.path):
+        assert seen & everything == SHOWN
+
+    def costs():
+        return [requests_of(mount, lambda: run(["find", ".", "-size", "+1"], cwd=mount.path, check=True))
+                for mount in (plain, pruned)]
+
+    few = costs()
+    for i in range(PACKAGES, 4 * PACKAGES):
+        (tree / f"node_modules/package{i}").mkdir()
+    many = costs()
+    # An open, a page, the end and a look-up each; and none of them where they are not listed.
+    assert many[0] - few[0] >= 3 * 3 * PACKAGES, (few, many)
+    assert abs(many[1] - few[1]) <= 10, (few, many)
+    stats = pruned.stats()
+    assert stats["unlisted"] > 0 and stats["hidden"] == 0
+    assert plain.stats()["unlisted"] == 0
+
+
+def test_the_service_is_not_asked_about_what_lies_below(tree, service, start_mount, run_berth, run):
+    mount = start_mount(workspace="demo", options="prune=ide")
+
+    def asked():
+        messages = json.loads(run_berth("status", "--json").stdout)["service"]["messages"]
+        return messages.get("READDIR", 0) + messages.get("OPEN", 0)
+
+    before = asked()
+    run(["find", mount.path], check=True)
+    # ".", src, .git and dist: an open and at most two pages each.
+    assert asked() - before <= 4 * 3
+
+
+def test_those_who_know_the_name_find_it(tree, start_mount, run):
+    mount = start_mount(workspace="demo", options="prune=ide")
+    modules = mount.path / "node_modules"
+    assert "node_modules" not in names(mount.path)
+    assert (modules / "package3/index.js").read_text() == "needle\n"
+    assert names(modules) == {f"package{i}" for i in range(PACKAGES)}
+    found = run(["rg", "--no-ignore", "-l", "needle", "node_modules"], cwd=mount.path, check=True).stdout
+    assert len(found.split()) == PACKAGES
+    # It may be made and removed as a whole, by name.
+    run(["rm", "-r", modules], check=True)
+    assert not (tree / "node_modules").exists()
+    modules.mkdir()
+    (modules / "new").write_text("x")
+    assert (tree / "node_modules/new").read_text() == "x"
+    assert "node_modules" not in names(mount.path)
+
+
+def refused(number, call, *arguments):
+    with pytest.raises(OSError) as caught:
+        call(*arguments)
+    assert caught.value.errno == number, caught.value
+
+
+def test_hidden_does_not_exist(tree, service, start_mount, run_berth, tmp_path):
+    rules = tmp_path / "rules"
+    rules.write_text("hidden:.env\nhidden:/src/*.py\nhidden:private/\n")
+    (tree / "private").mkdir()
+    (tree / "private/x").write_text("x")
+    mount = start_mount(workspace="demo", options=f"prune={rules}")
+    for path in (mount.path / ".env", mount.path / "src/main.py", mount.path / "private",
+                 mount.path / "private/x", mount.path / ".berth"):
+        refused(errno.ENOENT, os.stat, path)
+        refused(errno.ENOENT, open, path)
+        refused(errno.ENOENT, os.unlink, path)
+        refused(errno.ENOENT, os.listdir, path)
+        refused(errno.ENOENT, os.getxattr, path, "user.x")
+        refused(errno.ENOENT, os.rename, path, mount.path / "found")
+        refused(errno.ENOENT, os.link, path, mount.path / "found")
+    refused(errno.EPERM, open, mount.path / ".env", "w")
+    refused(errno.EPERM, open, mount.path / "src/new.py", "x")
+    refused(errno.EPERM, os.mkdir, mount.path / "private")
+    refused(errno.EPERM, os.mkdir, mount.path / ".berth")
+    refused(errno.EPERM, os.symlink, "/", mount.path / ".env")
+    refused(errno.EPERM, os.link, mount.path / "dist/app.js", mount.path / "src/app.py")
+    refused(errno.EPERM, os.rename, mount.path / "dist/app.js", mount.path / ".env")
+    assert (tree / ".env").read_text() == "needle\n"
+    assert names(mount.path / "src") == {"__pycache__"}
+    # A link is not a way around.
+    os.symlink("../.env", mount.path / "dist/link")
+    refused(errno.ENOENT, open, mount.path / "dist/link")
+    # Commands see the real tree, and may work in what is hidden.
+    result = run_berth("exec", "-w", "demo", "--", "cat", ".env", "src/main.py", "private/x")
+    assert result.returncode == 0 and result.stdout == "needle\nneedle\nx"
+    assert run_berth("exec", "-w", "demo", "-C", "private", "--", "ls").stdout == "x\n"
+    # Other connections have other rules.
+    assert (start_mount(workspace="demo").path / ".env").read_text() == "needle\n"
+
+
+def test_nothing_unseen_is_deleted(tree, start_mount, run):
+    mount = start_mount(workspace="demo", options="prune=ide")
+    assert names(mount.path / "src") == {"main.py"}
+    result = run(["rm", "-r", mount.path / "src"])
+    assert result.returncode != 0 and "not empty" in result.stderr
+    assert (tree / "src/__pycache__/main.pyc").exists()
+    assert names(mount.path / "src") == set()
+    refused(errno.ENOTEMPTY, os.rmdir, mount.path / "src")
+    (mount.path / "empty").mkdir()
+    refused(errno.ENOTEMPTY, os.rename, mount.path / "empty", mount.path / "src")
+    run(["rm", "-r", mount.path / "src/__pycache__"], check=True)
+    os.rmdir(mount.path / "src")
+
+
+def test_a_workspace_s_rules_change_live(tree, service, start_mount, run_berth):
+    mounts = [start_mount(workspace="demo"), start_mount()]
+    roots = [mounts[0].path, mounts[1].path / "demo"]
+    opened = [open(root / ".env") for root in roots]
+    listing = run_berth("visibility", "demo", "--profile", "ide", "--add", "hidden:.env", check=True)
+    assert listing.stdout == "profile:ide\nhidden:.env\n"
+    for root, file in zip(roots, opened):
+        assert names(root) == {"src", ".git", "dist"}
+        refused(errno.ENOENT, os.stat, root / ".env")
+        # As one that was unlinked.
+        assert file.read() == "needle\n"
+        file.close()
+    assert run_berth("visibility", "demo").stdout == listing.stdout
+    service.restart()
+    for root in roots:
+        wait_until(lambda root=root: not os.path.exists(root / ".env") and names(root) == {"src", ".git", "dist"})
+    assert run_berth("visibility", "demo", "--clear", check=True).stdout == ""
+    for root in roots:
+        assert names(root) == {"src", ".git", "dist", ".env", "node_modules"}
+        assert (root / ".env").read_text() == "needle\n"
+    result = run_berth("visibility", "demo", "--add", "hidden:!x")
+    assert result.returncode == 1 and "line 1: '!'" in result.stderr
+    result = run_berth("visibility", "demo", "--profile", "ied")
+    assert result.returncode == 2 and "no profile" in result.stderr
+    assert run_berth("visibility", "nothing").returncode == 1
+    assert run_berth("visibility").returncode == 2
+
+
+def test_a_mount_s_rules_change_live(tree, service, start_mount, run_berth):
+    mount = start_mount(workspace="demo", options="prune=ide")
+    assert run_berth("visibility", "--mount", mount.path).stdout == "profile:ide\n"
+    changed = run_berth("visibility", "--mount", mount.path / "src", "--add", "!node_modules/", "-a", "hidden:.env",
+                        check=True)
+    assert changed.stdout == "profile:ide\n!node_modules/\nhidden:.env\n"
+    assert names(mount.path) == {"src", ".git", "dist", "node_modules"}
+    assert names(mount.path / "src") == {"main.py"}
+    # They are the mount's, also for its next connection.
+    service.restart()
+    wait_until(lambda: mount.stats()["connected"], what="the connection")
+    assert names(mount.path) == {"src", ".git", "dist", "node_modules"}
+    refused(errno.ENOENT, os.stat, mount.path / ".env")
+    assert run_berth("visibility", "--mount", mount.path, "--add", "hidden:").returncode == 1
+    assert run_berth("visibility", "--mount", mount.path, "--clear", check=True).stdout == ""
+    assert names(mount.path) == {"src", ".git", "dist", "node_modules", ".env"}
+    assert mount.stats()["connected"]
+
+
+def test_another_user_does_not_change_a_mount_s_rules(tree, start_mount):
+    mount = start_mount(workspace="demo", options=["allow_other", "prune=ide"])
+    os.chmod(mount.path, 0o777)
+    script = f"import os; os.setxattr({str(mount.path)!r}, 'user.berth.visibility', b'')"
+    result = subprocess.run(["/usr/bin/python3", "-c", script], user=65534, group=65534, extra_groups=[],
+                            capture_output=True, text=True, timeout=30, check=False)
+    assert "PermissionError" in result.stderr and "ermission" in result.stderr
+    assert os.getxattr(mount.path, "user.berth.visibility") == b"profile:ide\n"
+
+
+def test_precedence_from_configuration_to_mount(harness, tmp_path):
+    config = tmp_path / "berth.json"
+    config.write_text(json.dumps({"service": {"visibility": ["# all workspaces", "*.log", "hidden:*.key", "hidden:c"]}}))
+    service = harness.start_service(args=("--config", config))
+    harness.run_berth("create", "demo", check=True)
+    root = service.root / "workspaces" / "demo" / "tree"
+    for name in ("a.log", "b.log", "k.key", "public.key", "c", "d"):
+        (root / name).write_text(name)
+    harness.run_berth("visibility", "demo", "--add", "!public.key", "--add", "!b.log", check=True)
+    shown = harness.run_berth("visibility", "demo").stdout
+    assert shown.startswith("# of the service: # all workspaces\n# of the service: *.log\n")
+    rules = tmp_path / "rules"
+    rules.write_text("hidden:b.log\n!c\n")
+    mount = harness.start_mount(service, workspace="demo", options=f"prune={rules}")
+    assert names(mount.path) == {"public.key", "c", "d"}
+    assert (mount.path / "a.log").read_text() == "a.log"
+    refused(errno.ENOENT, os.stat, mount.path / "b.log")
+    status = json.loads(harness.run_berth("status", "--json").stdout)
+    assert status["service"]["visibility"]["rules"] == 3
+    (workspace,) = status["service"]["visibility"]["workspaces"]
+    assert workspace == {"name": "demo", "rules": 2, "unlisted": 1, "hidden": 2}
+    (ours,) = [m for m in status["mounts"] if m["mountpoint"] == str(mount.path)]
+    assert ours["visibility"]["rules"] == 2
+    assert ours["stats"]["unlisted"] == 1 and ours["stats"]["hidden"] == 2
+    text = harness.run_berth("status").stdout
+    assert "workspace demo: 2 rules of visibility; left out of listings: 1 unlisted, 2 hidden" in text
+
+
+@pytest.mark.parametrize("visibility, reason", [
+    ("*.log", "must be an array of rules"),
+    (["a\nb"], "must be an array of rules"),
+    ([1], "must be an array of rules"),
+    (["a", "profile:nope"], "line 2: there is no profile"),
+])
+def test_bad_rules_of_the_service(harness, tmp_path, visibility, reason):
+    config = tmp_path / "berth.json"
+    config.write_text(json.dumps({"service": {"visibility": visibility}}))
+    result = harness.run([harness.program("berthd"), "--config", config, "--root", tmp_path / "root"])
+    assert result.returncode == 1 and reason in result.stderr
+
+
+def test_prune_of_the_service_and_bad_rules_of_a_mount(harness, tmp_path):
+    rules = tmp_path / "rules"
+    rules.write_text("hidden:secret\n")
+    service = harness.start_service(args=("--prune", rules))
+    harness.run_berth("create", "demo", check=True)
+    (service.root / "workspaces/demo/tree/secret").write_text("x")
+    mount = harness.start_mount(service, workspace="demo")
+    assert names(mount.path) == set()
+    point = harness.new_path("mnt")
+    point.mkdir()
+    rules.write_text("a\nshow:\n")
+    for option, reason in ((f"prune={rules}", 'line 2: "show:" needs a pattern'),
+                           ("prune=nope", 'no profile "nope"'),
+                           (f"prune={tmp_path}/none", "No such file")):
+        result = harness.run([harness.program("berthfs"), service.url, point, "-o", option])
+        assert result.returncode == 1 and reason in result.stderr, result.stderr
