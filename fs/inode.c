@@ -204,6 +204,33 @@ void inode_unname(struct inode_table *t, struct inode *i)
     inode_unpin(t, parent);
 }
 
+static int set_name(struct inode *i, struct bytes name)
+{
+    char *copy = malloc(name.len + 1);
+    if (!copy)
+        return -ENOMEM;
+    memcpy(copy, name.data, name.len);
+    copy[name.len] = '\0';
+    i->name = copy;
+    i->name_len = (uint8_t)name.len;
+    return 0;
+}
+
+int inode_set_root(struct inode_table *t, uint64_t node, const struct wire_attr *attr,
+                   struct bytes name)
+{
+    int r = set_name(t->root, name);
+    if (r < 0)
+        return r;
+    t->root->ino = attr->ino;
+    t->root->generation = attr->generation;
+    t->connection = 1;
+    t->root->connection = t->connection;
+    t->root->node = node;
+    t->root->wire_refs = 1;
+    return 0;
+}
+
 int inode_rename(struct inode_table *t, struct inode *i, struct inode *parent, struct bytes name)
 {
     if (i == t->root)
@@ -231,15 +258,11 @@ int inode_rename(struct inode_table *t, struct inode *i, struct inode *parent, s
         inode_unpin(t, parent);
         return 0;
     }
-    char *copy = malloc(name.len + 1);
-    if (!copy) {
+    int r = set_name(i, name);
+    if (r < 0) {
         inode_unpin(t, parent);
-        return -ENOMEM;
+        return r;
     }
-    memcpy(copy, name.data, name.len);
-    copy[name.len] = '\0';
-    i->name = copy;
-    i->name_len = (uint8_t)name.len;
     i->parent = parent;
     chains_add(t, i, INODE_BY_NAME);
     return 0;

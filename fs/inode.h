@@ -67,6 +67,10 @@ struct inode_table {
 int inode_table_init(struct inode_table *t, uint8_t root_flags);
 void inode_table_release(struct inode_table *t);
 
+/* Makes the root that of a workspace, from the first connection's answer. -ENOMEM. */
+int inode_set_root(struct inode_table *t, uint64_t node, const struct wire_attr *attr,
+                   struct bytes name);
+
 /* NULL when the kernel names an inode it was never given. */
 struct inode *inode_get(struct inode_table *t, uint64_t id);
 

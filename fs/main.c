@@ -147,16 +147,10 @@ static int root_workspace(struct driver *d, struct client *client, struct failur
     if (r < 0)
         return r;
     const struct wire_workspace_root *w = &frame->message.workspace_root;
-    struct inode *root = d->inodes.root;
-    root->ino = w->attr.ino;
-    root->generation = w->attr.generation;
-    root->name = strndup((const char *)w->name.data, w->name.len);
-    root->name_len = (uint8_t)w->name.len;
-    root->node = w->node;
-    root->wire_refs = 1;
-    root->connection = 1; /* the first */
+    r = inode_set_root(&d->inodes, w->node, &w->attr, w->name);
     d->root_attr = w->attr;
-    r = root->name ? driver_note_workspace(d, root, w->thread_id) : -ENOMEM;
+    if (r == 0)
+        r = driver_note_workspace(d, d->inodes.root, w->thread_id);
     if (r == 0) {
         struct wire_message m = {.type = WIRE_STATFS, .statfs = {.node = w->node}};
         struct wire_frame *space = NULL;

@@ -580,3 +580,27 @@ def test_no_file_outlives_its_handles_at_the_service(mount, workspace):
     with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
         file.write("2\n")
     harness.wait_until(lambda: mount.stats()["inodes"] < 20, what="inodes to be forgotten")
+
+
+def test_a_listing_read_ahead_does_not_cut_a_file_that_grew(workspace, service):
+    """The driver reads directories ahead, with attributes. When a file was changed since, the
+    kernel must not believe them: it would drop pages beyond the old size, written or not."""
+    directory = workspace / "many"
+    directory.mkdir()
+    for i in range(400):
+        (directory / f"{i:03}").touch()
+    order = [entry.name for entry in os.scandir(directory)]
+    grown = order[300]
+    with os.scandir(directory) as entries:
+        next(entries)  # reads ahead
+        os.stat(directory / order[0])  # the kernel goes on asking for attributes
+        fd = os.open(directory / grown, os.O_RDWR)
+        os.ftruncate(fd, 16384)
+        memory = mmap.mmap(fd, 16384)
+        memory[8192:8196] = b"kept"
+        assert len(list(entries)) == 399
+        memory.close()
+        os.close(fd)
+    below = service.root / "workspaces" / "demo" / "tree" / "many" / grown
+    assert below.stat().st_size == 16384
+    assert below.read_bytes()[8192:8196] == b"kept"
