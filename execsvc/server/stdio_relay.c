@@ -234,7 +234,7 @@ static void pump(struct pipe *p)
 
 static void *pump_input(void *context)
 {
-    struct pipe *p = context;
+    _cleanup_free_ struct pipe *p = context;
     pump(p);
     /* Our input has ended, or the service takes no more: the service sees the end, and what it
      * still has to say goes out, for a while. */
@@ -247,12 +247,17 @@ static void *pump_input(void *context)
 
 static int relay(int service, struct failure *ret_failure)
 {
-    struct pipe input = {.from = STDIN_FILENO, .to = service};
     struct pipe output = {.from = service, .to = STDOUT_FILENO};
+    /* The thread's own: it may outlive this function. */
+    _cleanup_free_ struct pipe *input = malloc(sizeof(*input));
+    if (!input)
+        return failure_set(ret_failure, -ENOMEM, "out of memory");
+    *input = (struct pipe){.from = STDIN_FILENO, .to = service};
     pthread_t thread;
-    int e = pthread_create(&thread, NULL, pump_input, &input);
+    int e = pthread_create(&thread, NULL, pump_input, input);
     if (e != 0)
         return failure_set(ret_failure, -e, "cannot start a thread: %s", strerror(e));
+    (void)take_ptr(input);
     pump(&output);
     /* The other thread may be in a read that never ends: it goes with the process. */
     return 0;
