@@ -120,6 +120,15 @@ def test_a_stuck_mount_is_freed_by_the_watchdog(tmp_path, build_dir, fuse_works)
         theirs.close()
 
 
+def test_a_child_that_the_test_itself_waits_for_is_killed(tmp_path, build_dir, monkeypatch):
+    monkeypatch.setattr(parts, "STOP_TIMEOUT", 0.3)
+    owner = parts.Harness(tmp_path, build_dir, lambda: None, 0.3)
+    child = subprocess.Popen(["sleep", "600"])
+    assert child.wait(20) == -signal.SIGKILL
+    owner.close()
+    assert "killed" in owner.report[-1]
+
+
 def test_signal_ends_the_process_it_is_sent_to(harness):
     process = harness.start("sleeper", "sleep", "600")
     process.expected_status = (-signal.SIGTERM,)

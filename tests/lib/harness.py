@@ -176,6 +176,18 @@ def describe_process(pid):
     return "\n".join(lines)
 
 
+def _children():
+    """Processes that this one has started and not reaped."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                fields = (entry / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()
+                if int(fields[1]) == os.getpid():
+                    found.append(int(entry.name))
+    return found
+
+
 class Process:
     """A program in the background with its output in a log file."""
 
@@ -528,6 +540,7 @@ class Harness:
         self.counter = 0
         self.env = self._environment()
         self.report = []
+        self._closed = threading.Event()
         self._watchdog = threading.Timer(time_limit, self._free_the_stuck) if time_limit else None
         if self._watchdog:
             self._watchdog.daemon = True
@@ -728,6 +741,13 @@ class Harness:
         # for a driver's answer, so take the mounts away; the call then fails and the test ends.
         self.report.append("time limit: states before the mounts were aborted\n" + self.state())
         self.abort_mounts()
+        # A clean-up that waits for a child, in the test's own code, would wait for ever: the
+        # signal comes once.
+        if not self._closed.wait(STOP_TIMEOUT):
+            for pid in _children():
+                self.report.append(f"time limit: killed {pid}\n{describe_process(pid)}")
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _leftovers(self):
         prefixes = (str(self.directory) + "/", str(self.short) + "/")
@@ -756,6 +776,7 @@ class Harness:
                     self.abort_mounts()
                     with contextlib.suppress(BaseException):
                         thing.kill()
+        self._closed.set()
         if self._watchdog:
             self._watchdog.cancel()
         for directory in (self.directory, self.short):
