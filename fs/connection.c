@@ -17,7 +17,7 @@ struct attempt {
     pthread_mutex_t lock;
     pthread_cond_t wake; /* CLOCK_MONOTONIC */
     const struct client_settings *settings;
-    struct visibility_rules *rules; /* the mount's when it began */
+    struct visibility_rules *rules; /* the mount's, which do not change without a connection */
     int event_fd;
     bool stop;
     bool finished;
@@ -166,7 +166,6 @@ static void on_connected(evutil_socket_t fd, short what, void *context)
         return;
     (void)pthread_join(c->thread, NULL);
     struct client *client = take_ptr(a->client);
-    bool knows_rules = a->rules == d->rules;
     attempt_free(a);
     c->attempt = NULL;
     if (!client) {
@@ -186,8 +185,6 @@ static void on_connected(evutil_socket_t fd, short what, void *context)
         reconnect(d);
         return;
     }
-    if (!knows_rules)
-        prune_tell_again(d);
     d->stats.reconnects++;
     log_info("connected to %s again", d->settings->url);
     request_resume_all(d);

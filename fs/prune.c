@@ -1,7 +1,5 @@
 #include "prune.h"
 
-#include "base/log.h"
-
 #define TELL_TIMEOUT_MS 10000
 
 int prune_tell(struct client *client, const struct visibility_rules *rules, struct failure *f)
@@ -34,34 +32,6 @@ static void told(struct request *r, int error, const struct wire_message *reply)
     request_reply_ok(r);
 }
 
-static void send_rules(struct request *r, struct visibility_rules *rules)
-{
-    if (rules) {
-        struct bytes text = visibility_rules_text(rules);
-        int error = buffer_append(&r->storage, text.data, text.len);
-        if (error < 0) {
-            visibility_rules_unref(rules);
-            request_fail(r, error);
-            return;
-        }
-    }
-    r->context = rules;
-    r->message.visibility.rules = buffer_view(&r->storage);
-    request_send(r, told);
-}
-
-void prune_tell_again(struct driver *d)
-{
-    struct request *r;
-    if (request_new(d, NULL, WIRE_VISIBILITY, NULL, NULL, &r) < 0) {
-        log_error("no memory to tell the service the mount's rules");
-        driver_end(d, -ENOMEM);
-        return;
-    }
-    r->quiet = true;
-    send_rules(r, d->rules ? visibility_rules_ref(d->rules) : NULL);
-}
-
 void prune_set(fuse_req_t req, struct bytes text)
 {
     const struct driver *d = fuse_req_userdata(req);
@@ -76,8 +46,17 @@ void prune_set(fuse_req_t req, struct bytes text)
         return;
     }
     struct request *r = request_start(req, WIRE_VISIBILITY, NULL, NULL);
-    if (r)
-        send_rules(r, rules);
-    else
+    if (!r) {
         visibility_rules_unref(rules);
+        return;
+    }
+    error = buffer_append(&r->storage, text.data, text.len);
+    if (error < 0) {
+        visibility_rules_unref(rules);
+        request_fail(r, error);
+        return;
+    }
+    r->context = rules;
+    r->message.visibility.rules = buffer_view(&r->storage);
+    request_send(r, told);
 }

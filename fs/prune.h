@@ -11,8 +11,5 @@
 /* Tells a connection that is not attached yet; blocks. NULL: nothing to tell. */
 int prune_tell(struct client *client, const struct visibility_rules *rules, struct failure *f);
 
-/* Rules were changed while a connection was being made that knows others. */
-void prune_tell_again(struct driver *d);
-
 /* A new value of PRUNE_NAME, empty for none. Only for who mounted, and root. */
 void prune_set(fuse_req_t req, struct bytes text);

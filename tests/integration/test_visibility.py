@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -211,6 +212,18 @@ def test_a_mount_s_rules_change_live(tree, service, start_mount, run_berth):
     assert run_berth("visibility", "--mount", mount.path, "--clear", check=True).stdout == ""
     assert names(mount.path) == {"src", ".git", "dist", "node_modules", ".env"}
     assert mount.stats()["connected"]
+
+
+def test_rules_set_while_the_service_is_away(tree, service, start_mount, run_berth):
+    mount = start_mount(workspace="demo", options="prune=ide")
+    service.stop()
+    wait_until(lambda: not mount.stats()["connected"], what="the loss")
+    with ThreadPoolExecutor(1) as pool:
+        change = pool.submit(os.setxattr, mount.path, "user.berth.visibility", b"hidden:.env\n")
+        service.restart()
+        change.result(30)
+    assert os.getxattr(mount.path, "user.berth.visibility") == b"hidden:.env\n"
+    assert names(mount.path) == {"src", ".git", "dist", "node_modules"}
 
 
 def test_another_user_does_not_change_a_mount_s_rules(tree, start_mount):
