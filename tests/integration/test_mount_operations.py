@@ -552,6 +552,20 @@ def test_new_files_shrink_and_grow_for_a_second_reader(workspace, service):
         file.read_bytes()
 
 
+def test_appending_goes_to_the_end_that_others_made(workspace, service):
+    below = service.root / "workspaces" / "demo" / "tree" / "log"
+    fd = os.open(workspace / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        for i in range(10):
+            assert os.write(fd, b"mount%d " % i) == 7
+            with open(below, "ab") as file:
+                file.write(b"other%d " % i)
+    finally:
+        os.close(fd)
+    expected = b"".join(b"mount%d other%d " % (i, i) for i in range(10))
+    assert below.read_bytes() == (workspace / "log").read_bytes() == expected
+
+
 def test_locks_hold_between_programs(workspace):
     import fcntl
     (workspace / "f").touch()
@@ -586,14 +600,15 @@ def test_a_listing_read_ahead_does_not_cut_a_file_that_grew(workspace, service):
     """The driver reads directories ahead, with attributes. When a file was changed since, the
     kernel must not believe them: it would drop pages beyond the old size, written or not."""
     directory = workspace / "many"
-    directory.mkdir()
+    below = service.root / "workspaces" / "demo" / "tree" / "many"
+    below.mkdir()
     for i in range(400):
-        (directory / f"{i:03}").touch()
+        (below / f"{i:03}").touch()
     order = [entry.name for entry in os.scandir(directory)]
     grown = order[300]
     with os.scandir(directory) as entries:
         next(entries)  # reads ahead
-        os.stat(directory / order[0])  # the kernel goes on asking for attributes
+        # Names that the kernel did not know make it go on asking for attributes.
         fd = os.open(directory / grown, os.O_RDWR)
         os.ftruncate(fd, 16384)
         memory = mmap.mmap(fd, 16384)
@@ -601,6 +616,5 @@ def test_a_listing_read_ahead_does_not_cut_a_file_that_grew(workspace, service):
         assert len(list(entries)) == 399
         memory.close()
         os.close(fd)
-    below = service.root / "workspaces" / "demo" / "tree" / "many" / grown
-    assert below.stat().st_size == 16384
-    assert below.read_bytes()[8192:8196] == b"kept"
+    assert (below / grown).stat().st_size == 16384
+    assert (below / grown).read_bytes()[8192:8196] == b"kept"

@@ -56,9 +56,12 @@ def test_reads_writes_and_listings_go_on_after_a_crash(demo, service):
     assert mount.stats()["reconnects"] == 1
 
 
-def test_opening_again_neither_truncates_nor_fails_for_exclusive_files(demo, service):
+@pytest.mark.parametrize("flags", [os.O_CREAT | os.O_EXCL, os.O_TRUNC])
+def test_opening_again_neither_truncates_nor_fails_for_exclusive_files(demo, service, flags):
     _, path = demo
-    fd = os.open(path / "f", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_TRUNC, 0o600)
+    if not flags & os.O_EXCL:
+        (path / "f").write_bytes(b"old")
+    fd = os.open(path / "f", os.O_RDWR | flags, 0o600)
     try:
         os.write(fd, b"kept")
         crash_and_restart(service)
@@ -97,9 +100,11 @@ def test_a_file_replaced_while_the_service_was_down_is_not_taken_for_the_old(dem
         (below / "g").write_bytes(b"new")
         os.rename(below / "g", below / "f")
         service.restart()
-        with pytest.raises(OSError) as caught:
-            os.pread(fd, 10, 0)
-        assert caught.value.errno == errno.ESTALE
+        for call in (lambda: os.pwrite(fd, b"wrong", 0), lambda: os.pread(fd, 10, 0),
+                     lambda: os.fstat(fd)):
+            with pytest.raises(OSError) as caught:
+                call()
+            assert caught.value.errno == errno.ESTALE
     finally:
         os.close(fd)
     assert (path / "f").read_bytes() == b"new"
