@@ -102,8 +102,5 @@ void doctor_check_certificates(struct doctor *d)
             check_dates(d, "the client certificate", s->cert_file, certificate);
         check_key(d, certificate, s->key_file ? s->key_file : s->cert_file);
         X509_free(certificate);
-    } else if (s->key_file) {
-        doctor_problem(d, "give --cert-file as well", "there is a key %s without a certificate",
-                       s->key_file);
     }
 }

@@ -95,7 +95,29 @@ static int try_socket(const char *path)
     return 0;
 }
 
-static void explain_socket(struct doctor *d, const char *path, const char *failure)
+static const char *connect_advice(int error)
+{
+    switch (error) {
+    case -ECONNREFUSED:
+    case -EHOSTUNREACH:
+    case -ENETUNREACH:
+        return "is berthd running there, with --listen of this port, and no firewall between?";
+    case -ETIMEDOUT:
+        return "is the host right, and reachable from here? A firewall may drop the packets";
+    case -EACCES:
+        return "the token (or client certificate) must be one that the service knows";
+    case -EBADE:
+        return "name the authority that signed it with --ca-file; check the host name and clocks";
+    case -EPROTO:
+        return "is that the port of berthd, and is it https or http as the service listens?";
+    case -ECHILD:
+        return "run the command by hand: it must start `berthd --stdio` and print nothing else";
+    default:
+        return NULL;
+    }
+}
+
+static void explain_socket(struct doctor *d, const char *path, const struct failure *failure)
 {
     struct stat st;
     int error = lstat(path, &st) < 0 ? errno : 0;
@@ -118,29 +140,7 @@ static void explain_socket(struct doctor *d, const char *path, const char *failu
         doctor_problem(d, "only the user who runs the service (and root) may connect",
                        "the socket %s belongs to uid %u", path, (unsigned int)st.st_uid);
     else
-        doctor_problem(d, NULL, "%s", failure);
-}
-
-static const char *connect_advice(int error)
-{
-    switch (error) {
-    case -ECONNREFUSED:
-    case -EHOSTUNREACH:
-    case -ENETUNREACH:
-        return "is berthd running there, with --listen of this port, and no firewall between?";
-    case -ETIMEDOUT:
-        return "is the host right, and reachable from here? A firewall may drop the packets";
-    case -EACCES:
-        return "the token (or client certificate) must be one that the service knows";
-    case -EBADE:
-        return "name the authority that signed it with --ca-file; check the host name and clocks";
-    case -EPROTO:
-        return "is that the port of berthd, and is it https or http as the service listens?";
-    case -ECHILD:
-        return "run the command by hand: it must start `berthd --stdio` and print nothing else";
-    default:
-        return NULL;
-    }
+        doctor_problem(d, connect_advice(failure->error), "%s", failure->text);
 }
 
 /* --- the service --------------------------------------------------------------------- */
@@ -211,7 +211,7 @@ void doctor_check_service(struct doctor *d)
     struct stream_options options = client_settings_stream(&cli->settings);
     int r = client_connect(&options, "berth " BERTH_VERSION, &client, &failure);
     if (r < 0 && url.kind == STREAM_UNIX) {
-        explain_socket(d, url.rest, failure.text);
+        explain_socket(d, url.rest, &failure);
         return;
     }
     if (r < 0) {

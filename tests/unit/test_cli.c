@@ -1,0 +1,229 @@
+/* What berth is made of, without a service: text for terminals, the mount table, work in
+ * bounded time, suggestions. */
+#include "unit.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "cli/bounded.h"
+#include "cli/help.h"
+#include "cli/here.h"
+#include "cli/mounts.h"
+#include "cli/text.h"
+
+/* --- text ------------------------------------------------------------------------ */
+
+static void check_escape(const char *in, size_t len, enum text_form form, const char *expected)
+{
+    _cleanup_buffer_ struct buffer out = {0};
+    assert_int_equal(text_escape(&out, bytes_of(in, len), form), 0);
+    assert_int_equal(out.len, strlen(expected));
+    assert_memory_equal(out.len ? out.data : (const void *)"", expected, out.len);
+}
+
+#define ESCAPES(in, expected) check_escape(in, sizeof(in) - 1, TEXT_SENTENCE, expected)
+
+static void test_text_that_may_stay(void **state)
+{
+    ESCAPES("", "");
+    ESCAPES("plain ~\"'\\ text", "plain ~\"'\\ text");
+    ESCAPES("caf\xc3\xa9 \xe6\xbc\xa2 \xf0\x9f\x98\x80",
+            "caf\xc3\xa9 \xe6\xbc\xa2 \xf0\x9f\x98\x80");
+    check_escape("a\\b", 3, TEXT_VALUE, "a\\\\b");
+}
+
+static void test_text_that_would_harm(void **state)
+{
+    ESCAPES("\x1b[31m", "\\x1b[31m");
+    ESCAPES("a\0b\tc\nd\re\x7f", "a\\x00b\\x09c\\x0ad\\x0de\\x7f");
+    ESCAPES("\xc2\x9b", "\\xc2\\x9b");                   /* CSI of eight bits */
+    ESCAPES("\xe2\x80\xae", "\\xe2\\x80\\xae");          /* right-to-left override */
+    ESCAPES("\xe2\x81\xa6", "\\xe2\\x81\\xa6");          /* isolate */
+    ESCAPES("\xe2\x80\x8b", "\\xe2\\x80\\x8b");          /* zero width */
+    ESCAPES("\xe2\x80\xa8", "\\xe2\\x80\\xa8");          /* line separator */
+    ESCAPES("\xf3\xa0\x80\xa1", "\\xf3\\xa0\\x80\\xa1"); /* tag */
+    ESCAPES("\xef\xbb\xbf", "\\xef\\xbb\\xbf");          /* byte order mark */
+}
+
+static void test_text_that_is_not_utf8(void **state)
+{
+    ESCAPES("\x80", "\\x80");
+    ESCAPES("\xff\xfe", "\\xff\\xfe");
+    ESCAPES("x\xc3", "x\\xc3");                          /* cut off */
+    ESCAPES("\xc3(", "\\xc3(");                          /* the next byte is not eaten */
+    ESCAPES("\xc0\xaf", "\\xc0\\xaf");                   /* over-long */
+    ESCAPES("\xe0\x80\xaf", "\\xe0\\x80\\xaf");          /* over-long */
+    ESCAPES("\xed\xa0\x80", "\\xed\\xa0\\x80");          /* surrogate */
+    ESCAPES("\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"); /* past the last code point */
+    assert_true(text_is_utf8(bytes_of_string("caf\xc3\xa9")));
+    assert_false(text_is_utf8(bytes_of_string("caf\xc3")));
+    assert_false(text_is_utf8(bytes_of_string("\xed\xa0\x80")));
+}
+
+/* --- the mount table --------------------------------------------------------------- */
+
+static void test_mount_table(void **state)
+{
+    _cleanup_mount_table_ struct mount_table t = {0};
+    static const char text[] =
+        "21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
+        "40 21 0:39 / /mnt/a\\040b\\011\\012\\134040 rw,nosuid shared:5 master:2 - fuse.berth "
+        "unix:/run/x\\040y rw,user_id=1000,group_id=1000\n"
+        "41 21 0:40 /part /mnt/bound rw - fuse.berth src ro,user_id=0,group_id=0\n"
+        "not a line\n"
+        "42 21 zero / /x rw - tmpfs none rw\n"
+        "43 21 0:41 / /no-dash rw shared:1\n"
+        "44 21 0:42 / /last rw - fuse.berthx src\n";
+    assert_int_equal(mount_table_parse(text, &t), 0);
+    assert_int_equal(t.count, 4);
+    const struct mount_row *row = &t.rows[1];
+    assert_int_equal(row->id, 40);
+    assert_int_equal(row->minor, 39);
+    assert_string_equal(row->point, "/mnt/a b\t\n\\040");
+    assert_string_equal(row->source, "unix:/run/x y");
+    assert_true(mount_row_is_berth(row));
+    uid_t user;
+    assert_int_equal(mount_row_user(row, &user), 0);
+    assert_int_equal(user, 1000);
+    assert_string_equal(t.rows[2].root, "/part");
+    assert_false(mount_row_is_berth(&t.rows[0]));
+    assert_false(mount_row_is_berth(&t.rows[3]));
+    assert_int_equal(mount_row_user(&t.rows[3], &user), -ENODATA);
+}
+
+/* Whose a mount is decides whether it is believed. */
+static void test_mount_user_is_read_exactly(void **state)
+{
+    static const struct {
+        const char *options;
+        int result;
+        uid_t user;
+    } cases[] = {
+        {"rw,user_id=0", 0, 0},
+        {"user_id=7,rw", 0, 7},
+        {"rw,xuser_id=0,user_id=5", 0, 5},
+        {"rw,group_id=0", -ENODATA, 0},
+        {"rw,user_id=", -ENODATA, 0},
+        {"rw,user_id=0x", -ENODATA, 0},
+        {"", -ENODATA, 0},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        char options[64];
+        (void)snprintf(options, sizeof options, "%s", cases[i].options);
+        const struct mount_row row = {.super_options = options};
+        uid_t user = 99;
+        assert_int_equal(mount_row_user(&row, &user), cases[i].result);
+        if (cases[i].result == 0)
+            assert_int_equal(user, cases[i].user);
+    }
+}
+
+static void test_the_uppermost_mount_counts(void **state)
+{
+    _cleanup_mount_table_ struct mount_table t = {0};
+    assert_int_equal(mount_table_parse("1 0 0:1 / /m rw - ext4 below rw\n"
+                                       "2 1 0:2 / /m rw - fuse.berth above rw\n",
+                                       &t),
+                     0);
+    assert_string_equal(mount_table_find(&t, "/m")->source, "above");
+    assert_null(mount_table_find(&t, "/m/x"));
+}
+
+/* --- bounded work ------------------------------------------------------------------- */
+
+static int work_answers(const void *context, struct buffer *out)
+{
+    return buffer_append(out, context, strlen(context));
+}
+
+static int work_fails(const void *context, struct buffer *out)
+{
+    return -ENOTCONN;
+}
+
+static int work_sleeps(const void *context, struct buffer *out)
+{
+    (void)pause();
+    return 0;
+}
+
+static int work_crashes(const void *context, struct buffer *out)
+{
+    _exit(3);
+}
+
+static int work_counts_descriptors(const void *context, struct buffer *out)
+{
+    int count = 0;
+    for (int fd = 1; fd < 1024; fd++)
+        count += fcntl(fd, F_GETFD) >= 0;
+    return buffer_append_u8(out, (uint8_t)count);
+}
+
+static int work_talks_for_ever(const void *context, struct buffer *out)
+{
+    return buffer_reserve(out, 1 << 20) < 0 ? -ENOMEM : (out->len = 1 << 20, 0);
+}
+
+static void test_bounded_work(void **state)
+{
+    _cleanup_buffer_ struct buffer answer = {0};
+    assert_int_equal(bounded_run(work_answers, "yes", 10000, &answer), 0);
+    assert_int_equal(answer.len, 3);
+    assert_memory_equal(answer.data, "yes", 3);
+    buffer_release(&answer);
+    assert_int_equal(bounded_run(work_counts_descriptors, NULL, 10000, &answer), 0);
+    assert_int_equal(answer.data[0], 0);
+}
+
+static void test_bounded_work_that_fails(void **state)
+{
+    struct buffer answer = {0};
+    assert_int_equal(bounded_run(work_fails, NULL, 10000, &answer), -ENOTCONN);
+    assert_int_equal(bounded_run(work_crashes, NULL, 10000, &answer), -EIO);
+    assert_int_equal(bounded_run(work_talks_for_ever, NULL, 10000, &answer), -EIO);
+    uint64_t before = clock_monotonic_ns();
+    assert_int_equal(bounded_run(work_sleeps, NULL, 50, &answer), -ETIMEDOUT);
+    assert_in_range(clock_monotonic_ns() - before, 50 * NSEC_PER_MSEC, 5 * NSEC_PER_SEC);
+    assert_null(answer.data);
+}
+
+/* --- suggestions -------------------------------------------------------------------- */
+
+static void test_suggestions(void **state)
+{
+    assert_string_equal(help_suggest("exce"), "exec");
+    assert_string_equal(help_suggest("remove"), "rm");
+    assert_string_equal(help_suggest("doc"), "doctor");
+    assert_string_equal(help_suggest("crate"), "create");
+    assert_null(help_suggest(""));
+    assert_null(help_suggest("zzzzzz"));
+    assert_null(help_suggest("an-extremely-long-word-that-is-none"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_text_that_may_stay),
+        cmocka_unit_test(test_text_that_would_harm),
+        cmocka_unit_test(test_text_that_is_not_utf8),
+        cmocka_unit_test(test_mount_table),
+        cmocka_unit_test(test_mount_user_is_read_exactly),
+        cmocka_unit_test(test_the_uppermost_mount_counts),
+        cmocka_unit_test(test_bounded_work),
+        cmocka_unit_test(test_bounded_work_that_fails),
+        cmocka_unit_test(test_suggestions),
+    };
+    if (!setlocale(LC_CTYPE, "C.UTF-8")) {
+        (void)fputs("no locale C.UTF-8\n", stderr);
+        return 1;
+    }
+    (void)alarm(60);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
