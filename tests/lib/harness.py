@@ -565,7 +565,7 @@ class Harness:
             "XDG_CONFIG_HOME": str(home / "config"), "XDG_CACHE_HOME": str(home / "cache"),
             "PATH": ":".join([*dict.fromkeys(path), env.get("PATH", "/usr/bin:/bin")]),
             "LC_ALL": "C.UTF-8", "TZ": "UTC",
-            "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1",
+            "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1",
             "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
             "TSAN_OPTIONS": "halt_on_error=0:second_deadlock_stack=1",
             "GIT_CONFIG_GLOBAL": str(home / "gitconfig"), "GIT_CONFIG_SYSTEM": "/dev/null",
