@@ -21,6 +21,8 @@ import pytest
 from lib.exec_client import DETACH, MERGE, PTY, STDIN, ExecClient
 from lib.harness import wait_until
 
+pytestmark = pytest.mark.sandbox
+
 WORKSPACE = "work"
 
 BASE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -33,9 +33,11 @@ def start_try(harness, build_dir, fuse_works):
     run.mountpoint = harness.directory / "home" / "berth"
     run.state = harness.directory / "state"
     yield run
-    run("--stop", check=False)
-    parts.force_unmount(harness.directory)
-    kill_leftover(run.state)
+    try:
+        run("--stop", check=False)
+    finally:
+        parts.force_unmount(harness.directory)
+        kill_leftover(run.state)
 
 
 def private_root(config_home, root):
