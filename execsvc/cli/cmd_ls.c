@@ -73,7 +73,7 @@ static int list_add(struct list *l, const struct wire_workspace *w)
     }
     struct workspace_item item = {.created = w->created_at.sec};
     int r = buffer_append(&item.thread_id, w->thread_id.data, w->thread_id.len);
-    item.name = strndup((const char *)w->name.data, w->name.len);
+    item.name = text_copy(w->name);
     if (r < 0 || !item.name) {
         buffer_release(&item.thread_id);
         free(item.name);

@@ -11,6 +11,7 @@
 
 #include "base/buffer.h"
 #include "cli/bounded.h"
+#include "cli/text.h"
 
 #define XATTR_NAME "user.berth.mount"
 #define XATTR_MAX 65536 /* the kernel's own limit */
@@ -166,7 +167,7 @@ static int spot_of_path(const char *path, struct spot *ret, struct failure *f)
     for (size_t i = 0; i < sizeof ret->mount_id; i++)
         ret->mount_id |= (uint64_t)answer.data[i] << (8 * i);
     buffer_consume(&answer, sizeof ret->mount_id);
-    ret->path = strndup((const char *)answer.data, answer.len);
+    ret->path = text_copy(buffer_view(&answer));
     return ret->path ? 0 : failure_set(f, -ENOMEM, "%s", strerror(ENOMEM));
 }
 

@@ -1,6 +1,7 @@
 #include "cli/text.h"
 
 #include <langinfo.h>
+#include <stdlib.h>
 #include <wchar.h>
 
 #include "base/cleanup.h"
@@ -118,4 +119,15 @@ bool text_is_utf8(struct bytes data)
         i += len;
     }
     return true;
+}
+
+char *text_copy(struct bytes data)
+{
+    char *copy = malloc(data.len + 1);
+    if (!copy)
+        return NULL;
+    if (data.len > 0)
+        memcpy(copy, data.data, data.len);
+    copy[data.len] = 0;
+    return copy;
 }

@@ -21,3 +21,6 @@ size_t text_width(struct bytes text);
 
 /* True when data is valid UTF-8 (no surrogates, no over-long forms). */
 bool text_is_utf8(struct bytes data);
+
+/* The bytes as a new string; NULL: no memory. They must hold no NUL. */
+char *text_copy(struct bytes data);
