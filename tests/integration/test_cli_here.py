@@ -9,7 +9,7 @@ import time
 import pytest
 
 from lib import harness as parts
-from lib.rawfuse import RawMount
+from lib.rawfuse import HOLD, RawMount
 
 # What a command that is not found in time may take beyond the driver's own time-out.
 SLACK = 8
@@ -228,12 +228,15 @@ def test_umount_of_a_path_in_a_stopped_mount(harness, run_berth, service, mount)
     mount.popen.wait(20)
 
 
-def test_output_ends_though_a_driver_keeps_a_child(harness, run_berth, service, raw_mount):
+@pytest.mark.parametrize("answer", [None, HOLD.decode()])
+def test_output_ends_though_a_driver_keeps_a_child(harness, run_berth, service, raw_mount, answer):
     """A child stuck in the mount holds none of our descriptors: pipelines end."""
-    mount = raw_mount(answer=None)
+    mount = raw_mount(answer=answer)
     before = time.monotonic()
     result = harness.run(["sh", "-c", "berth status | cat"], env=service.client_env())
     assert "silent" in result.stdout and time.monotonic() - before < 3 + SLACK
+    if answer:
+        assert "user.berth.mount" in mount.asked
     mount.close()
 
 

@@ -13,6 +13,7 @@ import sys
 import time
 
 INIT, GETXATTR, FORGET, INTERRUPT = 26, 22, 2, 36
+HOLD = b"(hold)"
 HEADER = struct.Struct("<IIQQIIII")
 
 
@@ -29,6 +30,8 @@ def reply_to(device, request, answer):
         size, = struct.unpack_from("<I", request, HEADER.size)
         name = request[HEADER.size + 8:].split(b"\0")[0]
         print(name.decode(), flush=True)
+        if answer == HOLD:
+            return
         if name == b"user.berth.mount" and size >= len(answer):
             error, body = 0, answer
     os.write(device, struct.pack("<IiQ", 16 + len(body), error, unique) + body)
@@ -42,8 +45,9 @@ def serve(device, answer):
 
 class RawMount:
     """Close it with close(). answer: None: no request is ever answered; else INIT is, and
-    getxattr(user.berth.mount) with this text, and everything else with ENOSYS. user: who seems
-    to have made it (root only)."""
+    getxattr(user.berth.mount) with this text, and everything else with ENOSYS. HOLD as the text:
+    the request is taken and never answered, so that not even KILL ends who asked. user: who
+    seems to have made it (root only)."""
 
     def __init__(self, point, answer=None, user=None, source="unix:/nowhere"):
         self.point = point
