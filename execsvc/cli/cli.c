@@ -25,7 +25,8 @@ static const struct option global_options[] = {
 
 /* --- messages -------------------------------------------------------------------- */
 
-static void print_error(const struct cli *cli, const char *format, va_list args)
+__attribute__((format(printf, 2, 0))) static void print_error(const struct cli *cli,
+                                                              const char *format, va_list args)
 {
     char *sentence;
     _cleanup_buffer_ struct buffer line = {0};

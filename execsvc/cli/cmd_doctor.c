@@ -19,7 +19,8 @@ static const struct option options[] = {
     {0},
 };
 
-static void print_line(const char *word, const char *format, va_list args)
+__attribute__((format(printf, 2, 0))) static void print_line(const char *word, const char *format,
+                                                             va_list args)
 {
     _cleanup_free_ char *text = NULL;
     _cleanup_buffer_ struct buffer line = {0};
