@@ -166,7 +166,8 @@ static void device_readable(evutil_socket_t fd, short what, void *context)
     }
 }
 
-static void log_libfuse(enum fuse_log_level level, const char *format, va_list args)
+__attribute__((format(printf, 2, 0))) static void log_libfuse(enum fuse_log_level level,
+                                                              const char *format, va_list args)
 {
     char text[512];
     (void)vsnprintf(text, sizeof text, format, args);
