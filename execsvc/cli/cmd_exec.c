@@ -49,11 +49,12 @@ static int find_place(struct cli *cli, const struct exec_options *options, struc
 }
 
 /* A standard descriptor that is closed would become the connection's number, and the command's
- * output be written into it. What takes its place fails as a closed one does. */
+ * output be written into it. What takes the place of input and output fails as a closed one
+ * does; messages for a closed standard error go nowhere, which ends no command. */
 static bool hold_standard_descriptors(void)
 {
     for (int fd = 0; fd <= 2; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 1 ? O_RDONLY : O_WRONLY) != fd)
             return false;
     return true;
 }

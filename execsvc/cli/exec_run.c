@@ -518,5 +518,7 @@ int exec_run(struct client *client, const struct exec_options *options,
     run_release(&run);
     if (run.base)
         event_base_free(run.base);
-    return run.status == 0 && run.failed ? EXEC_STATUS_NOT_STARTED : run.status;
+    /* It ran, and somebody may have been hurt by what is missing here: neither its status, nor
+     * that of our TERM to it, nor "not started" would be true. */
+    return run.failed ? EXEC_STATUS_UNKNOWN : run.status;
 }

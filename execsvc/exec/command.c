@@ -610,6 +610,11 @@ int command_start(struct event_base *base, const struct command_options *options
     return 0;
 }
 
+uint64_t command_output_bytes(const struct command *c, uint32_t stream)
+{
+    return c->outputs[stream - 1].offset;
+}
+
 void command_free(struct command *c)
 {
     if (!c)

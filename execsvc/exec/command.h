@@ -80,6 +80,9 @@ void command_free(struct command *c);
 /* There is room again. */
 void command_resume(struct command *c);
 
+/* Bytes of output delivered so far, of stream 1 or 2. */
+uint64_t command_output_bytes(const struct command *c, uint32_t stream);
+
 /* From now on output is read and dropped; its bytes are still counted. */
 void command_discard_output(struct command *c);
 

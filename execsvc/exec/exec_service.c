@@ -445,12 +445,15 @@ void exec_service_free(struct exec_service *s)
     while (s->running) {
         struct exec *e = s->running;
         struct call *call = take_ptr(e->call);
+        const struct command_verdict v = {
+            .verdict = WIRE_VERDICT_KILLED,
+            .text = "the service is stopping",
+            .stdout_bytes = e->command ? command_output_bytes(e->command, 1) : 0,
+            .stderr_bytes = e->command ? command_output_bytes(e->command, 2) : 0,
+        };
         exec_free(e);
-        if (call) {
-            const struct command_verdict v = {.verdict = WIRE_VERDICT_KILLED,
-                                              .text = "the service is stopping"};
+        if (call)
             reply_verdict(call, &v);
-        }
     }
     free(s->user);
     free(s->home);

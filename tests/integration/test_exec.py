@@ -474,7 +474,37 @@ def test_closed_local_output(harness, service, tree):
     result = harness.run(["sh", "-c", f"'{berth}' exec -w {WORKSPACE} -- echo x >&-"],
                          env=service.client_env())
     assert (result.returncode, result.stderr) == (
-        125, "berth: standard output: Bad file descriptor\n")
+        120, "berth: standard output: Bad file descriptor\n")
+
+
+@pytest.mark.parametrize("rest", ["", "; sleep 1"])
+def test_output_that_cannot_be_written(harness, service, tree, rest):
+    """It ran, so neither 125 nor the status of the command or of our signal to it is true."""
+    berth = harness.program("berth")
+    result = harness.run(
+        ["sh", "-c", f"'{berth}' exec -w {WORKSPACE} -- sh -c 'echo hi{rest}' > /dev/full"],
+        env=service.client_env())
+    assert (result.returncode, result.stderr) == (
+        120, "berth: standard output: No space left on device\n")
+
+
+def test_closed_local_error_output(harness, service, tree):
+    """Nowhere to write messages: the command goes on, as it would here."""
+    berth = harness.program("berth")
+    result = harness.run(
+        ["sh", "-c", f"'{berth}' exec -w {WORKSPACE} -- sh -c 'echo x >&2; sleep 0.2; exit 7' 2>&-"],
+        env=service.client_env())
+    assert (result.returncode, result.stdout) == (7, "")
+
+
+def test_service_that_stops(harness, service, tree, begin):
+    """The verdict says so, and the output that came before is not called missing."""
+    process = begin("sh", "-c", "echo start; sleep 20")
+    assert process.stdout.readline() == b"start\n"
+    service.signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert b"the service is stopping" in err and b"missing" not in err, err
+    assert process.returncode == 120  # how far it came is not known
 
 
 def test_slow_reader_gets_everything(begin, service):
