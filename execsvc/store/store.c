@@ -197,8 +197,8 @@ static struct store_limits ordinary_limits(void)
     return (struct store_limits){
         .cached_descriptors = most / 4 < CACHED_DESCRIPTORS_MAX ? most / 4 : CACHED_DESCRIPTORS_MAX,
         .handles = most / 2,
-        /* A sixteenth of the handles, so that a handful of greedy clients cannot take all. */
-        .session_handles = most / 32 < SESSION_HANDLES_MAX ? most / 32 : SESSION_HANDLES_MAX,
+        /* At most a quarter of the handles, so that no client alone can take all. */
+        .session_handles = most / 8 < SESSION_HANDLES_MAX ? most / 8 : SESSION_HANDLES_MAX,
         .session_nodes = SESSION_NODES_MAX,
     };
 }
