@@ -38,7 +38,7 @@ def test_handles(service):
         with pytest.raises(CallError) as refused:
             for _ in range(DESCRIPTORS):
                 greedy.call("OPEN", node=node, flags=READ)
-        assert refused.value.error == errno.EMFILE
+        assert refused.value.errno == errno.EMFILE
         root = modest.call("WORKSPACE_OPEN", flags=0, key=b"shared")["node"]
         for i in range(50):
             name = b"other%d" % i
