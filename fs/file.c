@@ -122,6 +122,7 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
         return;
     r->message.create = (struct wire_create){
         .flags = wire_open_flags(fi->flags), .mode = mode & 07777, .name = request_name(r)};
+    REQUEST_SET_MAKER(r, create);
     if (device_open_kills_priv(r->driver))
         r->message.create.flags |= WIRE_OPEN_KILL_PRIV;
     request_send(r, create_done);

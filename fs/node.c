@@ -242,6 +242,7 @@ void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, 
         return;
     r->message.mknod =
         (struct wire_mknod){.mode = mode, .rdev = (uint32_t)rdev, .name = request_name(r)};
+    REQUEST_SET_MAKER(r, mknod);
     request_send(r, entry_done);
 }
 
@@ -251,6 +252,7 @@ void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
     if (!r)
         return;
     r->message.mkdir = (struct wire_mkdir){.mode = mode, .name = request_name(r)};
+    REQUEST_SET_MAKER(r, mkdir);
     request_send(r, entry_done);
 }
 
@@ -266,6 +268,7 @@ void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const cha
     }
     r->message.symlink =
         (struct wire_symlink){.name = request_name(r), .target = buffer_view(&r->storage)};
+    REQUEST_SET_MAKER(r, symlink);
     request_send(r, entry_done);
 }
 

@@ -75,6 +75,17 @@ bool request_set_inode(struct request *r, fuse_ino_t id);
 bool request_set_target(struct request *r, fuse_ino_t id);
 bool request_set_handle(struct request *r, const struct fuse_file_info *fi);
 
+/* With owner=server, what this message makes is for the calling user. */
+#define REQUEST_SET_MAKER(r, part)                                   \
+    do {                                                             \
+        if ((r)->driver->options->owner_server) {                    \
+            const struct fuse_ctx *caller = fuse_req_ctx((r)->fuse); \
+            (r)->message.part.make = WIRE_MAKE_OWNER;                \
+            (r)->message.part.uid = caller->uid;                     \
+            (r)->message.part.gid = caller->gid;                     \
+        }                                                            \
+    } while (0)
+
 /* Sends the request, now or when it can be. */
 void request_send(struct request *r, request_done_fn *done);
 

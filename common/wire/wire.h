@@ -64,6 +64,10 @@ enum wire_open_flags {
     WIRE_OPEN_KILL_PRIV = 512, /* with TRUNCATE: clear set-uid and set-gid */
 };
 
+enum wire_make_flags {
+    WIRE_MAKE_OWNER = 1, /* what is made belongs to uid and gid */
+};
+
 enum wire_write_flags {
     WIRE_WRITE_KILL_PRIV = 1, /* clear set-uid and set-gid, as write() by an ordinary user */
     WIRE_WRITE_APPEND = 2,    /* to the end of the file as it is then, whatever the offset */

@@ -1,5 +1,6 @@
 #include "store/ops.h"
 
+#include "store/creator.h"
 #include "store/path.h"
 
 #include <fcntl.h>
@@ -183,8 +184,14 @@ OPERATION(mknod)
     int r = place_open_new(session, m->mknod.parent, m->mknod.name, false, &place);
     if (r < 0)
         return r;
-    if (mknodat(place.grip.fd, place.name, type | (m->mknod.mode & 07777), 0) < 0)
-        return -errno;
+    _cleanup_creator_ struct creator creator = {0};
+    r = creator_enter(m->mknod.make, m->mknod.uid, m->mknod.gid, &creator);
+    if (r < 0)
+        return r;
+    r = mknodat(place.grip.fd, place.name, type | (m->mknod.mode & 07777), 0) < 0 ? -errno : 0;
+    creator_leave(&creator);
+    if (r < 0)
+        return r;
     return reply_entry(session, &place, ret);
 }
 
@@ -194,8 +201,14 @@ OPERATION(mkdir)
     int r = place_open_new(session, m->mkdir.parent, m->mkdir.name, true, &place);
     if (r < 0)
         return r;
-    if (mkdirat(place.grip.fd, place.name, m->mkdir.mode & 07777) < 0)
-        return -errno;
+    _cleanup_creator_ struct creator creator = {0};
+    r = creator_enter(m->mkdir.make, m->mkdir.uid, m->mkdir.gid, &creator);
+    if (r < 0)
+        return r;
+    r = mkdirat(place.grip.fd, place.name, m->mkdir.mode & 07777) < 0 ? -errno : 0;
+    creator_leave(&creator);
+    if (r < 0)
+        return r;
     return reply_entry(session, &place, ret);
 }
 
@@ -215,8 +228,14 @@ OPERATION(symlink)
     int r = place_open_new(session, m->symlink.parent, m->symlink.name, false, &place);
     if (r < 0)
         return r;
-    if (symlinkat(text, place.grip.fd, place.name) < 0)
-        return -errno;
+    _cleanup_creator_ struct creator creator = {0};
+    r = creator_enter(m->symlink.make, m->symlink.uid, m->symlink.gid, &creator);
+    if (r < 0)
+        return r;
+    r = symlinkat(text, place.grip.fd, place.name) < 0 ? -errno : 0;
+    creator_leave(&creator);
+    if (r < 0)
+        return r;
     return reply_entry(session, &place, ret);
 }
 

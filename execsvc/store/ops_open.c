@@ -1,3 +1,4 @@
+#include "store/creator.h"
 #include "store/ops.h"
 
 #include <fcntl.h>
@@ -179,21 +180,28 @@ static int enter_created(struct file_session *session, const struct place *place
 }
 
 /* Makes the file. -EEXIST: there is one. */
-static int create_new(struct file_session *session, const struct place *place, uint32_t wire,
-                      int flags, mode_t mode, struct wire_created *ret)
+static int create_new(struct file_session *session, const struct place *place,
+                      const struct wire_create *create, int flags, struct wire_created *ret)
 {
     if (!node_room(session))
         return -ENFILE;
     int r = handle_reserve(session);
     if (r < 0)
         return r;
+    _cleanup_creator_ struct creator creator = {0};
+    r = creator_enter(create->make, create->uid, create->gid, &creator);
+    if (r < 0) {
+        handle_unreserve(session);
+        return r;
+    }
     /* No rename may move the file before its place is noted. */
     (void)pthread_rwlock_rdlock(&place->dir->workspace->renames);
     _cleanup_close_ int fd = open_at(session->store, place->grip.fd, place->name,
-                                     flags | O_CREAT | O_EXCL | O_NOFOLLOW, mode & 07777);
+                                     flags | O_CREAT | O_EXCL | O_NOFOLLOW, create->mode & 07777);
+    creator_leave(&creator);
     r = fd;
     if (fd >= 0) {
-        r = enter_created(session, place, wire, &fd, ret);
+        r = enter_created(session, place, create->flags, &fd, ret);
         if (r < 0) /* nobody was told of it */
             (void)unlinkat(place->grip.fd, place->name, 0);
     }
@@ -238,7 +246,7 @@ OPERATION(create)
         return -EPERM;
     ret->message = (struct wire_message){.type = WIRE_CREATED};
     for (int tries = 1;; tries++) {
-        r = create_new(session, &place, wire, flags, m->create.mode, &ret->message.created);
+        r = create_new(session, &place, &m->create, flags, &ret->message.created);
         if (r != -EEXIST || (wire & WIRE_OPEN_EXCLUSIVE))
             return r;
         /* Never O_CREAT without O_EXCL: it would open a FIFO that lies there. */

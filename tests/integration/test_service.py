@@ -561,7 +561,7 @@ def test_relay_moves_much_in_both_directions(stdio):
     call(raw.WORKSPACE_CREATE, 2, struct.pack("<I", 0) + raw.text(b"w"))
     node = struct.unpack_from("<Q", call(raw.WORKSPACE_OPEN, 3, struct.pack("<I", 0) +
                                          raw.text(b"w"))[2])[0]
-    _, _, body = call(raw.CREATE, 4, struct.pack("<QII", node, 3, 0o600) + raw.text(b"f"))
+    _, _, body = call(raw.CREATE, 4, struct.pack("<QIIIII", node, 3, 0o600, 0, 0, 0) + raw.text(b"f"))
     handle = struct.unpack_from("<QQ", body)[1]
     block = os.urandom(1 << 20)
     for i in range(16):

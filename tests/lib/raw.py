@@ -170,7 +170,7 @@ class Stream:
 
     def create_file(self, parent, name, flags=3):
         """Node and handle of a new file, open for reading and writing."""
-        kind, body = self.call(CREATE, struct.pack("<QII", parent, flags, 0o644) + text(name))
+        kind, body = self.call(CREATE, struct.pack("<QIIIII", parent, flags, 0o644, 0, 0, 0) + text(name))
         assert kind == CREATED, body
         return struct.unpack_from("<QQ", body)
 
