@@ -58,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
     if (len < 1)
         return 0;
     size_t piece = (size_t)data[0] + 1;
-    struct http_reader *whole, *cut;
+    struct http_reader *whole = NULL, *cut = NULL;
     size_t whole_used, cut_used;
     check(http_reader_new(&whole) == 0 && http_reader_new(&cut) == 0);
     int a = feed(whole, data + 1, len - 1, len, &whole_used);

@@ -180,8 +180,8 @@ static void corpus(const char *dir)
         }
     }
     static const char *const requests[] = {
-        "GET /v1/stream HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, Upgrade\r\n"
-        "Upgrade: berth/1\r\nAuthorization: Bearer secret\r\n\r\nframes",
+        ("GET /v1/stream HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, Upgrade\r\n"
+         "Upgrade: berth/1\r\nAuthorization: Bearer secret\r\n\r\nframes"),
         "GET /healthz?x HTTP/1.0\r\n\r\n",
         "POST /v1/stream HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
         "\r\nHEAD http://h/p HTTP/1.1\r\nHost:\r\nContent-Length: 5\r\nX: a\r\n b\r\n\r\nhello",
