@@ -75,39 +75,20 @@ void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
     request_send(r, value_done);
 }
 
-/* Ours after the server's. */
-static void list_done(struct request *r, int error, const struct wire_message *reply)
-{
-    struct driver *d = r->driver;
-    if (error < 0) {
-        request_fail(r, error);
-        return;
-    }
-    _cleanup_buffer_ struct buffer names = {0};
-    if (reply)
-        error = buffer_append(&names, reply->data.data.data, reply->data.data.len);
-    if (error == 0 && r->inode == d->inodes.root)
-        error = buffer_append(&names, MOUNT_NAME, sizeof MOUNT_NAME);
-    if (error == 0 && driver_workspace(d, r->inode))
-        error = buffer_append(&names, THREAD_ID_NAME, sizeof THREAD_ID_NAME);
-    if (error < 0) {
-        request_fail(r, error);
-        return;
-    }
-    reply_value(r->fuse, buffer_view(&names), r->size);
-    request_free(r);
-}
-
+/* Ours are not listed, as other filesystems do not list their own: a tool that copies or compares
+ * attributes (rsync -X, cp -a, tar --xattrs) would carry them away, or try to remove them here
+ * because its source has none. */
 void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 {
+    if (root_is_local(fuse_req_userdata(req), ino)) {
+        reply_value(req, (struct bytes){0}, size);
+        return;
+    }
     struct request *r = request_start(req, WIRE_LISTXATTR, NULL, NULL);
     if (!r || !request_set_inode(r, ino))
         return;
     r->size = size;
-    if (root_is_local(r->driver, ino))
-        list_done(r, 0, NULL);
-    else
-        request_send(r, list_done);
+    request_send(r, value_done);
 }
 
 /* True when the name cannot be set or removed here; the kernel has been answered then. */
