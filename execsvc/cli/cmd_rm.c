@@ -15,7 +15,7 @@ const char rm_usage[] =
     "  berth rm demo\n"
     "  berth rm 'team/42: the bug'           by thread ID\n"
     "  berth rm --name team%2F42%3A%20the%20bug   the same by directory name\n"
-    "  berth rm -f --name $(berth ls -q)     all of them\n";
+    "  berth rm -f --name -- $(berth ls -q)  all of them; -- since one may begin with '-'\n";
 
 static const struct option options[] = {
     {"name", no_argument, NULL, 'n'},

@@ -11,7 +11,7 @@ static const char exec_usage[] =
     "  -e, --env K=V         sets a variable; -e K passes on the one set here\n"
     "  -i, --interactive     passes standard input on; without it the command's is empty\n"
     "  -t, --tty             runs it in a terminal\n"
-    "      --id EXEC         a name for this run; a second run with it is refused\n"
+    "      --id EXEC         a name for this run; while it lasts a second one is refused\n"
     "      --timeout SECONDS ends it after this time (fractions are allowed)\n"
     "      --merge           standard error goes into standard output, in order\n"
     "      --json            prints one JSON object: the verdict and the output\n"

@@ -361,8 +361,12 @@ static int exec_new(struct exec_service *s, struct call *call, const struct wire
     int r =
         store_workspace_find(s->store, request->workspace, request->workspace_flags, &workspace);
     if (r < 0) {
-        command_verdict_not_started(refusal, WIRE_STAGE_WORKSPACE, r, "%s",
-                                    r == -ENOENT ? "no such workspace" : strerror(-r));
+        char name[128];
+        (void)log_escape(request->workspace.data, request->workspace.len, name, sizeof name);
+        command_verdict_not_started(
+            refusal, WIRE_STAGE_WORKSPACE, r, "%s: %s", name,
+            r == -ENOENT ? "no such workspace; see `berth ls`, or make it with `berth create`"
+                         : strerror(-r));
         return r;
     }
     r = check_id(s, workspace, request->id, refusal);

@@ -1,4 +1,7 @@
+#include <errno.h>
 #include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "server/options.h"
@@ -20,6 +23,10 @@ int main(int argc, char **argv)
     _cleanup_service_settings_ struct service_settings settings = {0};
     struct failure failure;
     r = service_settings_load(&options.flags, &settings, &failure);
+    /* The caller may stand in a mount of this very service: a working directory there would keep
+     * it busy for ever. All settings are absolute. */
+    if (r == 0 && chdir("/") < 0)
+        r = failure_set(&failure, -errno, "/: %s", strerror(errno));
     if (r == 0) {
         log_setup("berthd", settings.log_level);
         r = options.stdio ? stdio_run(&settings, &failure) : service_run(&settings, &failure);

@@ -228,7 +228,8 @@ def test_search_uses_the_commands_own_path(execute, tree):
 def test_unknown_workspace(run_berth, service):
     result = run_berth("exec", "-w", "nobody", "--", "true")
     assert result.returncode == 125
-    assert result.stderr == "berth: not started: workspace: no such workspace\n"
+    assert result.stderr == ("berth: not started: workspace: nobody: no such workspace; see "
+                             "`berth ls`, or make it with `berth create`\n")
 
 
 def test_nul_bytes_are_refused(client):
@@ -505,6 +506,7 @@ def test_service_that_stops(harness, service, tree, begin):
     _, err = process.communicate(timeout=30)
     assert b"the service is stopping" in err and b"missing" not in err, err
     assert process.returncode == 120  # how far it came is not known
+    service.popen.wait(20)
 
 
 def test_slow_reader_gets_everything(begin, service):

@@ -581,3 +581,8 @@ def test_stdio_says_why_it_cannot(harness):
     result = berthd(harness, "--root", root, "--stdio")
     assert result.returncode == 1
     assert str(root) in result.stderr
+
+
+def test_working_directory_is_left(harness, service):
+    """Started from inside a mount of its own, it would keep that mount busy for ever."""
+    assert os.readlink(f"/proc/{service.pid}/cwd") == "/"

@@ -163,3 +163,18 @@ def test_try_as_an_ordinary_user(harness, build_dir, fuse_works):
         os.chmod("/dev/fuse", device_mode)
         parts.force_unmount(home)
         kill_leftover(home / ".local/state")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT)
+def test_purge_keeps_what_try_did_not_make(start_try, harness):
+    """A workspace of the same name that was there before is somebody's work."""
+    start_try()
+    (start_try.mountpoint / "demo" / "mine").write_text("kept")
+    start_try("--stop")
+    (made,) = harness.directory.rglob("made-demo")
+    made.unlink()
+    start_try()
+    assert "is kept" in start_try("--stop", "--purge").stdout
+    start_try()
+    assert (start_try.mountpoint / "demo" / "mine").read_text() == "kept"
