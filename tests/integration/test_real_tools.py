@@ -12,7 +12,7 @@ import pytest
 
 from lib import real_tools, tree, workloads
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -131,6 +131,7 @@ def prepared(tmp_path_factory):
     return directory
 
 
+@pytest.mark.long  # thousands of files, each call a round trip: minutes when sanitised
 def test_npm_install(places, prepared):
     _, count = both(places, real_tools.npm_install, str(prepared))
     assert count > 50
@@ -139,6 +140,7 @@ def test_npm_install(places, prepared):
     assert_same(places)
 
 
+@pytest.mark.long  # thousands of files, each call a round trip: minutes when sanitised
 def test_typescript(places, prepared):
     """The language server and the compiler, on sources and from modules that are on the mount."""
     local, remote, _ = places
