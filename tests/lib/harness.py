@@ -198,6 +198,7 @@ class Process:
         self.log_path = harness.new_path(f"{name}.log")
         self.expected_status = (0,)
         self.killed = False
+        self.asked_to_end = False
         with open(self.log_path, "wb") as log:
             self.popen = subprocess.Popen(
                 self.argv, env=env or harness.env, cwd=cwd or harness.directory, stdin=stdin,
@@ -236,6 +237,7 @@ class Process:
 
     def signal(self, number):
         if self.running():
+            self.asked_to_end |= number == signal.SIGTERM
             self.popen.send_signal(number)
 
     def kill(self):
@@ -248,7 +250,9 @@ class Process:
         """Asks it to end; a program that does not, or ends with another status than expected,
         fails the test. May be called again."""
         if self.running():
-            self.signal(signal.SIGTERM)
+            # Once: a second TERM means "at once" to a program that is ending.
+            if not self.asked_to_end:
+                self.signal(signal.SIGTERM)
             try:
                 self.popen.wait(timeout)
             except subprocess.TimeoutExpired:
