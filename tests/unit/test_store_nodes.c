@@ -243,13 +243,60 @@ static void test_behind_our_back(void **state)
     assert_int_equal(t_getattr(f, (uint64_t)inner, 0, NULL), 0);
 }
 
+/* Made for another user, from the first moment, and by nobody who may not. */
+static void test_made_for_others(void **state)
+{
+    struct fixture *f = *state;
+    const bool root = geteuid() == 0;
+    struct wire_message m = {.type = WIRE_MKDIR,
+                             .mkdir = {.parent = f->demo,
+                                       .mode = 0700,
+                                       .make = WIRE_MAKE_OWNER,
+                                       .uid = 4711,
+                                       .gid = 4712,
+                                       .name = bytes_of_string("theirs")}};
+    assert_int_equal(run(f, &m), root ? 0 : -EPERM);
+    if (root) {
+        assert_int_equal(f->reply.message.entry.attr.uid, 4711);
+        assert_int_equal(f->reply.message.entry.attr.gid, 4712);
+        /* Where that user may not write: the modes were checked where the caller is. */
+        const uint64_t theirs = f->reply.message.entry.node;
+        m = (struct wire_message){.type = WIRE_CREATE,
+                                  .create = {.parent = theirs,
+                                             .flags = WIRE_OPEN_WRITE,
+                                             .mode = 06755,
+                                             .make = WIRE_MAKE_OWNER,
+                                             .uid = 4713,
+                                             .gid = 4714,
+                                             .name = bytes_of_string("file")}};
+        assert_int_equal(run(f, &m), 0);
+        assert_int_equal(f->reply.message.created.attr.uid, 4713);
+        assert_int_equal(f->reply.message.created.attr.mode & 07777, 06755);
+        t_release(f, f->reply.message.created.handle);
+    }
+    /* The thread is itself again. */
+    struct wire_attr attr;
+    int64_t own = t_symlink(f, f->demo, "own", "x");
+    assert_int_equal(t_getattr(f, (uint64_t)own, 0, &attr), 0);
+    assert_int_equal(attr.uid, geteuid());
+    m = (struct wire_message){.type = WIRE_MKDIR,
+                              .mkdir = {.parent = f->demo,
+                                        .make = WIRE_MAKE_OWNER,
+                                        .uid = UINT32_MAX,
+                                        .name = bytes_of_string("nobodys")}};
+    assert_int_equal(run(f, &m), -EINVAL);
+    m.mkdir.make = 2;
+    assert_int_equal(run(f, &m), -EINVAL);
+    assert_int_equal(t_lookup(f, f->demo, "nobodys"), -ENOENT);
+}
+
 int main(int argc, char **argv)
 {
     fixture_world(argc, argv);
 #define T(function) cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         T(test_readdir_sizes), T(test_readdir_while_deleting), T(test_readdir_errors),
-        T(test_forget),        T(test_behind_our_back),
+        T(test_forget),        T(test_behind_our_back),        T(test_made_for_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
