@@ -411,6 +411,23 @@ int node_enter(struct file_session *session, struct workspace *workspace,
     return r;
 }
 
+int node_find(struct workspace *workspace, int fd, const struct statx *stx, struct node **ret)
+{
+    uint64_t generation;
+    int r = node_generation(workspace, fd, "", stx, &generation);
+    if (r < 0)
+        return r;
+    store_lock(workspace->store);
+    struct node *node = find_locked(workspace, stx, generation);
+    if (node)
+        node->refs++;
+    store_unlock(workspace->store);
+    if (!node)
+        return -ENOENT;
+    *ret = node;
+    return 0;
+}
+
 void node_note_place(struct node *dir, int dir_fd, const char *name)
 {
     struct workspace *workspace = dir->workspace;

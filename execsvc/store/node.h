@@ -21,11 +21,12 @@ struct node {
     uint64_t ino;
     uint64_t generation;
     dev_t device;
-    int fd;        /* O_PATH, or -1; kept beyond its use for directories alone */
+    int fd;        /* O_PATH, or -1; kept beyond its use for directories and what was replaced */
     uint32_t pins; /* uses of fd; 0 and fd >= 0: in store.cached */
     uint32_t refs; /* sessions, requests, handles, children */
     uint16_t type; /* S_IFMT part of the mode */
     bool root;
+    bool replaced; /* see grip_keep_replaced */
 };
 
 /* Takes node out of a list it is in. Under store.lock. */
@@ -78,6 +79,10 @@ struct sighting {
  * may be out of date and must not be noted; -ENFILE: too many nodes; -ENOMEM. */
 int node_enter(struct file_session *session, struct workspace *workspace,
                const struct sighting *seen, struct node **ret);
+
+/* The node, if it is one already, of the file open as fd, of which stx is; with a reference for
+ * the caller. -ENOENT: it is none. */
+int node_find(struct workspace *workspace, int fd, const struct statx *stx, struct node **ret);
 
 /* Looks at `name` in dir and, if it is a node already, notes that this is its place. */
 void node_note_place(struct node *dir, int dir_fd, const char *name);

@@ -307,6 +307,8 @@ static int rename_places(const struct place *from, const struct place *to, unsig
     int r = 0;
     (void)pthread_rwlock_wrlock(&workspace->renames);
     atomic_fetch_add(&workspace->rename_count, 1);
+    if (!(flags & (RENAME_NOREPLACE | RENAME_EXCHANGE)))
+        grip_keep_replaced(workspace, to->grip.fd, to->name);
     if (renameat2(from->grip.fd, from->name, to->grip.fd, to->name, flags) < 0)
         r = -errno;
     /* A look-up that saw the old names notes them before this or not at all, so that what is

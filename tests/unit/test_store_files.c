@@ -412,9 +412,24 @@ static void test_rename(void **state)
     assert_int_equal(t_getattr(f, (uint64_t)file, 0, NULL), 0);
     assert_int_equal(t_getattr(f, (uint64_t)sub, 0, NULL), 0);
     assert_int_equal(t_lookup(f, f->demo, "other"), dir);
-    /* Replaced: the node behind the old name is gone. */
+    /* Replaced: no name leads there any more, but who has looked it up can still open it, as long
+     * as there is a descriptor to spare. */
     assert_int_equal(t_rename(f, f->demo, "top", f->demo, "moved", 0), 0);
+    struct wire_attr attr;
+    assert_int_equal(t_getattr(f, (uint64_t)file, 0, &attr), 0);
+    assert_int_equal(attr.nlink, 0);
+    int64_t late = t_open(f, (uint64_t)file, WIRE_OPEN_READ);
+    assert_true(late > 0);
+    t_release(f, (uint64_t)late);
+    assert_int_equal(t_getattr(f, (uint64_t)file, 0, NULL), 0);
+    drop_descriptors(f);
     assert_int_equal(t_getattr(f, (uint64_t)file, 0, NULL), -ESTALE);
+    /* Not a large one: its blocks are to be freed. */
+    assert_int_equal(truncate(tree_path(f, "moved", (char[4096]){0}), 256 * 1024 + 1), 0);
+    (void)make_closed(f, "small", "");
+    assert_int_equal(t_rename(f, f->demo, "small", f->demo, "moved", 0), 0);
+    assert_int_equal(t_getattr(f, other, 0, NULL), -ESTALE);
+    other = (uint64_t)t_lookup(f, f->demo, "moved");
     assert_int_equal(t_getattr(f, other, 0, NULL), 0);
 
     assert_int_equal(t_rename(f, f->demo, "moved", f->demo, "x", 4), -EINVAL); /* WHITEOUT */
