@@ -4,25 +4,8 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/file.h"
 #include "config/config.h"
-
-/* One byte more than may be, so that a longer file is noticed. */
-static int read_file(int fd, uint8_t *text, size_t *ret_len)
-{
-    size_t len = 0;
-    while (len <= VISIBILITY_TEXT_MAX) {
-        ssize_t n = read(fd, text + len, VISIBILITY_TEXT_MAX + 1 - len);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        if (n == 0)
-            break;
-        len += (size_t)n;
-    }
-    *ret_len = len;
-    return 0;
-}
 
 static int load_file(const char *file, struct visibility_rules **ret, struct failure *f)
 {
@@ -34,7 +17,8 @@ static int load_file(const char *file, struct visibility_rules **ret, struct fai
     if (!text)
         return failure_set(f, -ENOMEM, "out of memory");
     size_t len = 0;
-    int r = read_file(fd, text, &len);
+    /* One byte more than may be, so that a longer file is noticed. */
+    int r = file_read_up_to(fd, text, VISIBILITY_TEXT_MAX + 1, &len);
     if (r < 0)
         return failure_set(f, -EINVAL, "rules of visibility %s: cannot be read: %s", file,
                            strerror(-r));

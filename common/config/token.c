@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/buffer.h"
 #include "config/config.h"
 
@@ -34,22 +35,15 @@ static int read_private(const char *file, struct buffer *b, struct failure *f)
         return failure_set(f, -EACCES,
                            "token file %s: other users may use it (mode %04o). Run: chmod 600 %s",
                            file, (unsigned)(st.st_mode & 07777), file);
-    for (;;) {
-        if (b->len > TOKEN_FILE_MAX)
-            return failure_set(f, -EINVAL, "token file %s: larger than %d KiB. Check the path",
-                               file, TOKEN_FILE_MAX / 1024);
-        if (buffer_reserve(b, TOKEN_FILE_MAX + 1 - b->len) < 0)
-            return failure_set(f, -ENOMEM, "token file %s: out of memory", file);
-        ssize_t n = read(fd, b->data + b->len, TOKEN_FILE_MAX + 1 - b->len);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return failure_set(f, -EINVAL, "token file %s: cannot be read: %s", file,
-                               strerror(errno));
-        if (n == 0)
-            return 0;
-        b->len += (size_t)n;
-    }
+    if (buffer_reserve(b, TOKEN_FILE_MAX + 1) < 0)
+        return failure_set(f, -ENOMEM, "token file %s: out of memory", file);
+    int r = file_read_up_to(fd, b->data, TOKEN_FILE_MAX + 1, &b->len);
+    if (r < 0)
+        return failure_set(f, -EINVAL, "token file %s: cannot be read: %s", file, strerror(-r));
+    if (b->len > TOKEN_FILE_MAX)
+        return failure_set(f, -EINVAL, "token file %s: larger than %d KiB. Check the path", file,
+                           TOKEN_FILE_MAX / 1024);
+    return 0;
 }
 
 static int add_token(struct token_list *l, const char *start, size_t len)

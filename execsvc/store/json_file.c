@@ -1,6 +1,7 @@
 #include "store/json_file.h"
 
 #include "base/cleanup.h"
+#include "base/file.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,37 +15,16 @@ int json_file_read(int dir_fd, const char *name, json_t **ret)
     _cleanup_free_ char *text = malloc(JSON_FILE_MAX);
     if (!text)
         return -ENOMEM;
-    size_t len = 0;
-    for (;;) {
-        ssize_t n = read(fd, text + len, JSON_FILE_MAX - len);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        if (n == 0)
-            break;
-        len += (size_t)n;
-    }
+    size_t len;
+    int r = file_read_up_to(fd, text, JSON_FILE_MAX, &len);
+    if (r < 0)
+        return r;
     json_t *object = json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL);
     if (!json_is_object(object)) {
         json_decref(object);
         return -EIO;
     }
     *ret = object;
-    return 0;
-}
-
-static int write_all(int fd, const char *data, size_t len)
-{
-    while (len > 0) {
-        ssize_t n = write(fd, data, len);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        data += n;
-        len -= (size_t)n;
-    }
     return 0;
 }
 
@@ -59,9 +39,9 @@ int json_file_write(int dir_fd, const char *name, const json_t *object)
         openat(dir_fd, temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         return -errno;
-    int r = write_all(fd, text, strlen(text));
+    int r = file_write_all(fd, text, strlen(text));
     if (r == 0)
-        r = write_all(fd, "\n", 1);
+        r = file_write_all(fd, "\n", 1);
     /* The content first: a rename that outlives a power cut must not lead to an empty file. */
     if (r == 0 && (fsync(fd) < 0 || renameat(dir_fd, temporary, dir_fd, name) < 0))
         r = -errno;

@@ -1,6 +1,7 @@
 #include "store/rules_file.h"
 
 #include "base/cleanup.h"
+#include "base/file.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,19 +22,12 @@ int rules_file_read(int dir_fd, struct visibility_rules **ret)
     _cleanup_free_ uint8_t *text = malloc(VISIBILITY_TEXT_MAX + 1);
     if (!text)
         return -ENOMEM;
-    size_t len = 0;
-    while (len <= VISIBILITY_TEXT_MAX) {
-        ssize_t n = read(fd, text + len, VISIBILITY_TEXT_MAX + 1 - len);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        if (n == 0)
-            break;
-        len += (size_t)n;
-    }
+    size_t len;
+    int r = file_read_up_to(fd, text, VISIBILITY_TEXT_MAX + 1, &len);
+    if (r < 0)
+        return r;
     struct failure failure;
-    int r = visibility_rules_parse(bytes_of(text, len), ret, &failure);
+    r = visibility_rules_parse(bytes_of(text, len), ret, &failure);
     return r == -EINVAL ? -EIO : r;
 }
 
@@ -43,14 +37,9 @@ static int write_new(int dir_fd, struct bytes text)
         openat(dir_fd, RULES_FILE_NEW, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         return -errno;
-    while (text.len) {
-        ssize_t n = write(fd, text.data, text.len);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        text = bytes_of(text.data + n, text.len - (size_t)n);
-    }
+    int r = file_write_all(fd, text.data, text.len);
+    if (r < 0)
+        return r;
     /* The content first: a rename that outlives a power cut must not lead to an empty file,
      * which would show what is to be hidden. */
     return fsync(fd) < 0 ? -errno : 0;

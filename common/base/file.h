@@ -1,0 +1,12 @@
+/* Whole reads and writes of regular files, through short counts and signals. */
+#pragma once
+
+#include <stddef.h>
+#include <sys/types.h>
+
+/* Reads until size bytes or the end. 0 and *ret_len, or a negative errno. To notice a file that
+ * is longer than it may be, ask for one byte more. */
+int file_read_up_to(int fd, void *data, size_t size, size_t *ret_len);
+
+/* Writes all len bytes. 0 or a negative errno; how much was written is then not known. */
+int file_write_all(int fd, const void *data, size_t len);
