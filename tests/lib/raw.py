@@ -7,28 +7,23 @@ import ssl
 import struct
 from urllib.parse import urlsplit
 
-HELLO, WELCOME, ERROR, OK, PING, PONG = 1, 2, 3, 4, 5, 6
-GRANT, CANCEL, GOODBYE, STATUS, STATUS_REPLY = 7, 8, 9, 10, 11
-WORKSPACE_CREATE, WORKSPACE_OPEN, WORKSPACE_REMOVE = 0x0101, 0x0102, 0x0103
-WORKSPACE, WORKSPACE_ROOT = 0x0106, 0x0107
-LOOKUP, ENTRY, FORGET, GETATTR, ATTRS = 0x0201, 0x0202, 0x0203, 0x0204, 0x0205
-DATA, CREATE, CREATED, READ, WRITE, WRITTEN = 0x0208, 0x0212, 0x0213, 0x0214, 0x0215, 0x0216
-FSYNC, RELEASE = 0x0218, 0x0219
+from lib.berthwire import HEADER, MESSAGES, encode, frame, sized
 
-HEADER = struct.Struct("<IHHQ")
+NAMES = ("HELLO", "WELCOME", "ERROR", "PING", "PONG", "GRANT", "GOODBYE", "STATUS", "STATUS_REPLY",
+         "WORKSPACE_CREATE", "WORKSPACE_OPEN", "WORKSPACE", "WORKSPACE_ROOT", "LOOKUP", "FORGET",
+         "GETATTR", "ATTRS", "DATA", "CREATE", "CREATED", "READ", "WRITE", "WRITTEN", "RELEASE")
+(HELLO, WELCOME, ERROR, PING, PONG, GRANT, GOODBYE, STATUS, STATUS_REPLY,
+ WORKSPACE_CREATE, WORKSPACE_OPEN, WORKSPACE, WORKSPACE_ROOT, LOOKUP, FORGET,
+ GETATTR, ATTRS, DATA, CREATE, CREATED, READ, WRITE, WRITTEN, RELEASE) = (
+     MESSAGES[name].number for name in NAMES)
+
 PAYLOAD_MAX = 0x400000
-
-
-def frame(kind, tag, payload=b"", flags=0, length=None):
-    return HEADER.pack(len(payload) if length is None else length, kind, flags, tag) + payload
-
-
-def text(value):
-    return struct.pack("<I", len(value)) + value
+text = sized
 
 
 def hello(version=1, max_payload=PAYLOAD_MAX, window=1 << 20, features=0, agent=b"test"):
-    return struct.pack("<IIIQ", version, max_payload, window, features) + text(agent)
+    return encode("HELLO", version=version, max_payload=max_payload, window=window,
+                  features=features, agent=agent)
 
 
 def request(target="/v1/stream", method="GET", upgrade="berth/1", token=None, host="test",
@@ -170,7 +165,7 @@ class Stream:
 
     def create_file(self, parent, name, flags=3):
         """Node and handle of a new file, open for reading and writing."""
-        kind, body = self.call(CREATE, struct.pack("<QIIIII", parent, flags, 0o644, 0, 0, 0) + text(name))
+        kind, body = self.call(CREATE, encode("CREATE", parent=parent, flags=flags, mode=0o644, name=name))
         assert kind == CREATED, body
         return struct.unpack_from("<QQ", body)
 
