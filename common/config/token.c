@@ -5,8 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/file.h"
 #include "base/buffer.h"
+#include "base/file.h"
 #include "config/config.h"
 
 #define TOKEN_FILE_MAX (64 * 1024) /* a wrong file, such as a device, must not fill memory */
