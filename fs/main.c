@@ -151,17 +151,21 @@ static int root_workspace(struct driver *d, struct client *client, struct failur
     d->root_attr = w->attr;
     if (r == 0)
         r = driver_note_workspace(d, d->inodes.root, w->thread_id);
-    if (r == 0) {
-        struct wire_message m = {.type = WIRE_STATFS, .statfs = {.node = w->node}};
-        struct wire_frame *space = NULL;
-        struct failure ignored;
-        if (client_call_sync(client, &m, 10000, &space, &ignored) == 0)
-            d->space = space->message.statfs_reply;
-        if (space)
-            wire_frame_free(space);
-    }
     wire_frame_free(frame);
     return r < 0 ? failure_set(f, r, "out of memory") : 0;
+}
+
+/* The first df must not show a full disk: programs refuse to save on one. */
+static int ask_space(struct driver *d, struct client *client, struct failure *f)
+{
+    const struct wire_message m = {.type = WIRE_STATFS};
+    struct wire_frame *frame = NULL;
+    int r = client_call_sync(client, &m, 0, &frame, f);
+    if (r < 0)
+        return r;
+    root_note_space(d, &frame->message.statfs_reply);
+    wire_frame_free(frame);
+    return 0;
 }
 
 static int mount_device(struct driver *d, uint32_t *ret_minor, int *ret_fd, struct failure *f)
@@ -201,6 +205,8 @@ static int start(struct driver *d, uint32_t *ret_minor, struct failure *f)
     r = prune_tell(client, d->rules, f);
     if (r == 0 && d->options->workspace)
         r = root_workspace(d, client, f);
+    if (r == 0)
+        r = ask_space(d, client, f);
     if (r < 0) {
         client_free(client);
         return r;

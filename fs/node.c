@@ -371,8 +371,8 @@ void op_statfs(fuse_req_t req, fuse_ino_t ino)
 {
     struct driver *d = fuse_req_userdata(req);
     if (ino == FUSE_ROOT_ID || !d->client) {
-        if (ino == FUSE_ROOT_ID && !root_is_local(d, ino))
-            root_refresh_space(d, d->inodes.root);
+        if (ino == FUSE_ROOT_ID)
+            root_refresh_space(d);
         root_statfs(req);
         return;
     }

@@ -68,6 +68,6 @@ void root_readdir(struct request *r);
 int root_describe(const struct driver *d, char **ret);
 /* statfs of the mount's root, and of anything while there is no connection. */
 void root_statfs(fuse_req_t req);
-/* Asks for the free space of the file system below inode, unless it is known well enough. */
-void root_refresh_space(struct driver *d, struct inode *inode);
+/* Asks for the free space where the workspaces are, unless it is known well enough. */
+void root_refresh_space(struct driver *d);
 void root_note_space(struct driver *d, const struct wire_statfs_reply *space);

@@ -56,7 +56,6 @@ static void workspace_found(struct request *r, int error, const struct wire_mess
         request_fail(r, error);
         return;
     }
-    root_refresh_space(d, i);
     request_reply_entry(r, i, &w->attr);
 }
 
@@ -182,7 +181,7 @@ static void space_done(struct request *r, int error, const struct wire_message *
     request_free(r);
 }
 
-void root_refresh_space(struct driver *d, struct inode *inode)
+void root_refresh_space(struct driver *d)
 {
     struct request *r;
     if (d->space_asked || !d->client ||
@@ -192,7 +191,6 @@ void root_refresh_space(struct driver *d, struct inode *inode)
         return;
     d->space_asked = true;
     r->quiet = true;
-    r->inode = inode_pin(inode);
     request_send(r, space_done);
 }
 

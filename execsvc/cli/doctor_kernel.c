@@ -23,7 +23,9 @@
 static bool has_openat2(void)
 {
     const struct open_how how = {.flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_BENEATH};
-    _cleanup_close_ int fd = (int)syscall(SYS_openat2, AT_FDCWD, ".", &how, sizeof how);
+    /* Not the current directory, which this user may perhaps not search. */
+    _cleanup_close_ int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    _cleanup_close_ int fd = (int)syscall(SYS_openat2, root, ".", &how, sizeof how);
     return fd >= 0;
 }
 

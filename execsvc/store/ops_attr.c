@@ -184,13 +184,17 @@ OPERATION(statfs)
 {
     _cleanup_node_ struct node *node = NULL;
     _cleanup_grip_ struct grip grip = {.fd = -1};
-    int r = node_get(session, m->statfs.node, &node);
-    if (r == 0)
-        r = grip_take(node, &grip, NULL);
-    if (r < 0)
-        return r;
+    int fd = session->store->workspaces_fd;
+    if (m->statfs.node) {
+        int r = node_get(session, m->statfs.node, &node);
+        if (r == 0)
+            r = grip_take(node, &grip, NULL);
+        if (r < 0)
+            return r;
+        fd = grip.fd;
+    }
     struct statfs st;
-    if (fstatfs(grip.fd, &st) < 0)
+    if (fstatfs(fd, &st) < 0)
         return -errno;
     ret->message = (struct wire_message){
         .type = WIRE_STATFS_REPLY,

@@ -250,7 +250,7 @@ def as_nobody(harness, script, env):
 
 
 @needs_root
-def test_what_a_user_without_rights_sees(harness, service):
+def test_what_a_user_without_rights_sees(harness, service, fuse_works):
     """Positive control of the tests below, and: the socket of another user."""
     text = as_nobody(harness, ":", service.client_env())
     assert re.search("ok +/dev/fuse can be opened", text)

@@ -129,7 +129,6 @@ def test_a_thread_id_that_is_not_text(service, start_mount, run_berth):
 
 
 def test_free_space_is_that_of_the_service(two, service):
-    os.stat(two.path / "one")
     below = os.statvfs(service.root)
     for path in (two.path, two.path / "one"):
         shown = os.statvfs(path)

@@ -5,14 +5,12 @@ import threading
 
 import pytest
 
-from lib.exec_client import ExecClient
 
 
 @pytest.fixture
-def through_relay(service, start_relay, start_mount):
+def through_relay(service, start_relay, start_mount, run_berth):
     """A workspace's directory on a mount behind the relay, and a function that counts."""
-    with ExecClient(service.socket) as client:
-        client.create("counted")
+    run_berth("create", "counted", check=True)
     relay = start_relay(service, delay=2)
     mount = start_mount(service, url=relay.url)
     directory = mount.path / "counted"

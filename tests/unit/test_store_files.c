@@ -666,7 +666,7 @@ static void test_statfs(void **state)
     struct fixture *f = *state;
     uint64_t file = make_closed(f, "a", "");
     int64_t link = t_symlink(f, f->demo, "l", "/proc");
-    const uint64_t nodes[] = {f->demo, file, (uint64_t)link};
+    const uint64_t nodes[] = {f->demo, file, (uint64_t)link, 0};
     for (size_t i = 0; i < ARRAY_SIZE(nodes); i++) {
         const struct wire_message statfs = {.type = WIRE_STATFS, .statfs.node = nodes[i]};
         assert_int_equal(run(f, &statfs), 0);
