@@ -11,6 +11,7 @@ run            run(["git", "status"], cwd=…): any program, in bounded time
 """
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,14 @@ import pytest
 from lib import harness as parts
 
 STATE = pytest.StashKey()
+
+
+def pytest_configure():
+    """A run in the background, or under nohup, ignores signals that tests send to programs, and
+    what is ignored is inherited."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
