@@ -1,6 +1,7 @@
 #include "ops.h"
 
 #include <limits.h>
+#include <sys/mount.h>
 
 /* List bytes asked of the server: the first page answers small directories in one round trip
  * without much waste for those who read only the start; the later ones are for long ones. */
@@ -40,7 +41,8 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct request *r = request_start(req, WIRE_OPEN, NULL, NULL);
     if (!r || !request_set_inode(r, ino))
         return;
-    r->message.open.flags = WIRE_OPEN_READ | WIRE_OPEN_DIRECTORY;
+    r->message.open.flags = WIRE_OPEN_READ | WIRE_OPEN_DIRECTORY |
+                            open_atime_flag(r->driver, fi->flags, MS_NOATIME | MS_NODIRATIME);
     if (root_is_local(r->driver, ino))
         opendir_done(r, 0, NULL);
     else

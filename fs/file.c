@@ -1,11 +1,19 @@
 #include "ops.h"
 
 #include <fcntl.h>
+#include <sys/mount.h>
 
 #include "device.h"
 #include "repair.h"
 
-static uint32_t wire_open_flags(int flags)
+/* Access times are the service's: the kernel here sets none, and so obeys noatime for itself
+ * alone. */
+uint32_t open_atime_flag(const struct driver *d, int flags, unsigned long mount_flags)
+{
+    return (flags & O_NOATIME) || (d->options->mount_flags & mount_flags) ? WIRE_OPEN_NO_ATIME : 0;
+}
+
+static uint32_t wire_open_flags(const struct driver *d, int flags)
 {
     static const struct {
         int posix;
@@ -16,16 +24,16 @@ static uint32_t wire_open_flags(int flags)
         {O_SYNC, WIRE_OPEN_SYNC},
         {O_DSYNC, WIRE_OPEN_DSYNC},
     };
-    uint32_t wire = 0;
+    uint32_t wire = open_atime_flag(d, flags, MS_NOATIME);
     switch (flags & O_ACCMODE) {
     case O_RDONLY:
-        wire = WIRE_OPEN_READ;
+        wire |= WIRE_OPEN_READ;
         break;
     case O_WRONLY:
-        wire = WIRE_OPEN_WRITE;
+        wire |= WIRE_OPEN_WRITE;
         break;
     default:
-        wire = WIRE_OPEN_READ | WIRE_OPEN_WRITE;
+        wire |= WIRE_OPEN_READ | WIRE_OPEN_WRITE;
         break;
     }
     for (size_t i = 0; i < ARRAY_SIZE(bits); i++)
@@ -71,7 +79,7 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct request *r = request_start(req, WIRE_OPEN, NULL, NULL);
     if (!r || !request_set_inode(r, ino))
         return;
-    r->message.open.flags = wire_open_flags(fi->flags) & ~(uint32_t)WIRE_OPEN_EXCLUSIVE;
+    r->message.open.flags = wire_open_flags(r->driver, fi->flags) & ~(uint32_t)WIRE_OPEN_EXCLUSIVE;
     if (device_open_kills_priv(r->driver))
         r->message.open.flags |= WIRE_OPEN_KILL_PRIV;
     request_send(r, open_done);
@@ -120,8 +128,9 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
     struct request *r = request_start(req, WIRE_CREATE, name, NULL);
     if (!r || !request_set_inode(r, parent))
         return;
-    r->message.create = (struct wire_create){
-        .flags = wire_open_flags(fi->flags), .mode = mode & 07777, .name = request_name(r)};
+    r->message.create = (struct wire_create){.flags = wire_open_flags(r->driver, fi->flags),
+                                             .mode = mode & 07777,
+                                             .name = request_name(r)};
     REQUEST_SET_MAKER(r, create);
     if (device_open_kills_priv(r->driver))
         r->message.create.flags |= WIRE_OPEN_KILL_PRIV;

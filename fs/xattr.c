@@ -21,6 +21,15 @@ static void reply_value(fuse_req_t req, struct bytes value, size_t size)
     if (size == 0)
         (void)fuse_reply_xattr(req, value.len);
     else if (value.len > size)
+/* What a filesystem says of an attribute that it could have and has not, or could not have:
+ * access control lists (system.posix_acl_*) and made-up namespaces. */
+static int absent(const char *name)
+{
+    bool known = is_user(name) || strncmp(name, "security.", 9) == 0 ||
+                 strncmp(name, "trusted.", 8) == 0;
+    return known ? ENODATA : EOPNOTSUPP;
+}
+
         (void)fuse_reply_err(req, ERANGE);
     else
         (void)fuse_reply_buf(req, (const char *)value.data, value.len);
@@ -64,7 +73,7 @@ void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
         return;
     }
     if (!is_user(name) || root_is_local(d, ino)) {
-        (void)fuse_reply_err(req, ENODATA);
+        (void)fuse_reply_err(req, absent(name));
         return;
     }
     struct request *r = request_start(req, WIRE_GETXATTR, name, NULL);

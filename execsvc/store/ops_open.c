@@ -6,7 +6,7 @@
 #define OPEN_ALL                                                                     \
     (WIRE_OPEN_READ | WIRE_OPEN_WRITE | WIRE_OPEN_APPEND | WIRE_OPEN_TRUNCATE |      \
      WIRE_OPEN_EXCLUSIVE | WIRE_OPEN_DIRECTORY | WIRE_OPEN_DIRECT | WIRE_OPEN_SYNC | \
-     WIRE_OPEN_DSYNC | WIRE_OPEN_KILL_PRIV)
+     WIRE_OPEN_DSYNC | WIRE_OPEN_KILL_PRIV | WIRE_OPEN_NO_ATIME)
 
 /* In every open, though O_PATH has told what the file is: nothing that is opened may wait,
  * become our terminal, or reach a command. */
@@ -44,14 +44,22 @@ static int open_flags(uint32_t wire, int *ret)
         flags |= O_SYNC;
     else if (wire & WIRE_OPEN_DSYNC)
         flags |= O_DSYNC;
+    if (wire & WIRE_OPEN_NO_ATIME)
+        flags |= O_NOATIME;
     *ret = flags | OPEN_ALWAYS;
     return 0;
 }
 
-/* openat, once more without the cached descriptors when there are no others left. */
+/* openat, once more without the cached descriptors when there are no others left, and without
+ * O_NOATIME where the file is another's: whether its reader may ask for that is for the kernel
+ * of the reader's machine to say. */
 static int open_at(struct store *store, int dir_fd, const char *path, int flags, mode_t mode)
 {
     int fd = openat(dir_fd, path, flags, mode);
+    if (fd < 0 && errno == EPERM && (flags & O_NOATIME)) {
+        flags &= ~O_NOATIME;
+        fd = openat(dir_fd, path, flags, mode);
+    }
     if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
         grip_trim(store, 0);
         fd = openat(dir_fd, path, flags, mode);
@@ -61,6 +69,7 @@ static int open_at(struct store *store, int dir_fd, const char *path, int flags,
 
 static int open_directory(struct node *node, uint32_t wire, int *ret_fd, struct statx *ret_stx)
 {
+    int no_atime = wire & WIRE_OPEN_NO_ATIME ? O_NOATIME : 0;
     if ((wire & WIRE_OPEN_WRITE) || !(wire & WIRE_OPEN_DIRECTORY))
         return -EISDIR;
     _cleanup_grip_ struct grip grip = {.fd = -1};
@@ -68,7 +77,7 @@ static int open_directory(struct node *node, uint32_t wire, int *ret_fd, struct 
     if (r < 0)
         return r;
     int fd = open_at(node->workspace->store, grip.fd, ".",
-                     O_RDONLY | O_DIRECTORY | O_NOFOLLOW | OPEN_ALWAYS, 0);
+                     O_RDONLY | O_DIRECTORY | O_NOFOLLOW | no_atime | OPEN_ALWAYS, 0);
     if (fd < 0)
         return fd;
     *ret_fd = fd;
