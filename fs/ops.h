@@ -41,12 +41,12 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
                         struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t off_out,
                         struct fuse_file_info *fi_out, size_t len, int flags);
 
-/* directory.c: open directories */
-void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 /* WIRE_OPEN_NO_ATIME where an open with `flags` on a mount with any of these MS_… asks for it,
  * else 0. */
 uint32_t open_atime_flag(const struct driver *d, int flags, unsigned long mount_flags);
 
+/* directory.c: open directories */
+void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
 void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
                     struct fuse_file_info *fi);

@@ -16,11 +16,6 @@ static bool is_user(const char *name)
     return strncmp(name, "user.", 5) == 0;
 }
 
-static void reply_value(fuse_req_t req, struct bytes value, size_t size)
-{
-    if (size == 0)
-        (void)fuse_reply_xattr(req, value.len);
-    else if (value.len > size)
 /* What a filesystem says of an attribute that it could have and has not, or could not have:
  * access control lists (system.posix_acl_*) and made-up namespaces. */
 static int absent(const char *name)
@@ -30,6 +25,11 @@ static int absent(const char *name)
     return known ? ENODATA : EOPNOTSUPP;
 }
 
+static void reply_value(fuse_req_t req, struct bytes value, size_t size)
+{
+    if (size == 0)
+        (void)fuse_reply_xattr(req, value.len);
+    else if (value.len > size)
         (void)fuse_reply_err(req, ERANGE);
     else
         (void)fuse_reply_buf(req, (const char *)value.data, value.len);

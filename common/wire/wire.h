@@ -62,9 +62,9 @@ enum wire_open_flags {
     WIRE_OPEN_SYNC = 128,
     WIRE_OPEN_DSYNC = 256,
     WIRE_OPEN_KILL_PRIV = 512, /* with TRUNCATE: clear set-uid and set-gid */
+    WIRE_OPEN_NO_ATIME = 1024, /* reading leaves the access time alone, where the service may */
 };
 
-    WIRE_OPEN_NO_ATIME = 1024, /* reading leaves the access time alone, where the service may */
 enum wire_make_flags {
     WIRE_MAKE_OWNER = 1, /* what is made belongs to uid and gid */
 };
