@@ -555,10 +555,15 @@ static void bad_request(struct connection *c, int error)
     _cleanup_buffer_ struct buffer text = {0};
     bool too_large = error == -EMSGSIZE;
     char detail[160];
-    (void)snprintf(detail, sizeof detail,
-                   too_large ? "the request header is larger than %d bytes"
-                             : "this is not an HTTP/1.1 request (a TLS client on a plain port?)",
-                   HTTP_HEADER_MAX);
+    if (too_large)
+        (void)snprintf(detail, sizeof detail, "the request header is larger than %d bytes",
+                       HTTP_HEADER_MAX);
+    else
+        (void)snprintf(detail, sizeof detail, "%s",
+                       error == -EPROTO
+                           ? "Transfer-Encoding, folded fields and white space in field names "
+                             "are refused"
+                           : "this is not an HTTP/1.1 request (a TLS client on a plain port?)");
     int r =
         error == -ENOMEM ? error : http_answer_problem(&text, too_large ? 431 : 400, detail, "");
     if (r < 0) {

@@ -8,8 +8,15 @@
 #include "base/cleanup.h"
 
 /* The fields that matter; others are parsed and forgotten. */
-enum field { FIELD_OTHER, FIELD_HOST, FIELD_CONNECTION, FIELD_UPGRADE, FIELD_AUTHORIZATION };
-#define FIELD_COUNT (FIELD_AUTHORIZATION + 1)
+enum field {
+    FIELD_OTHER,
+    FIELD_HOST,
+    FIELD_CONNECTION,
+    FIELD_UPGRADE,
+    FIELD_AUTHORIZATION,
+    FIELD_TRANSFER_ENCODING,
+};
+#define FIELD_COUNT (FIELD_TRANSFER_ENCODING + 1)
 #define FIELD_NAME_MAX 32 /* longer than any name that matters */
 
 struct http_reader {
@@ -20,6 +27,7 @@ struct http_reader {
     char name[FIELD_NAME_MAX];
     size_t name_len; /* may exceed the array: then it is no name that matters */
     bool in_value;
+    bool line_ended; /* the last byte was a line feed */
     enum field field;
     struct buffer values[FIELD_COUNT];
     unsigned seen[FIELD_COUNT];
@@ -35,6 +43,7 @@ static enum field field_of(const struct http_reader *r)
         [FIELD_CONNECTION] = "connection",
         [FIELD_UPGRADE] = "upgrade",
         [FIELD_AUTHORIZATION] = "authorization",
+        [FIELD_TRANSFER_ENCODING] = "transfer-encoding",
     };
     for (size_t i = 0; i < FIELD_COUNT; i++)
         if (names[i] && strlen(names[i]) == r->name_len &&
@@ -61,6 +70,11 @@ static int on_header_field(http_parser *p, const char *data, size_t len)
     if (r->in_value) {
         r->in_value = false;
         r->name_len = 0;
+    }
+    /* White space in or behind a name: RFC 9112 5.1, for the reason given at folded(). */
+    if (memchr(data, ' ', len) || memchr(data, '\t', len)) {
+        r->error = -EPROTO;
+        return -1;
     }
     for (size_t i = 0; i < len && r->name_len + i < sizeof r->name; i++)
         r->name[r->name_len + i] = data[i];
@@ -123,10 +137,13 @@ static int on_headers_complete(http_parser *p)
                  list_has(buffer_view(&r->values[FIELD_CONNECTION]), "upgrade");
     q->upgrade_berth = q->upgrade && list_has(buffer_view(&r->values[FIELD_UPGRADE]), "berth/1");
     q->authorization = buffer_view(&r->values[FIELD_AUTHORIZATION]);
-    /* RFC 9112 3.2: exactly one Host. Two credentials are one too many to judge by. */
+    /* RFC 9112 3.2: exactly one Host. Two credentials are one too many to judge by. No request
+     * here has a body, and a proxy may read one's length otherwise than we would. */
     if ((q->http_1_1 && r->seen[FIELD_HOST] != 1) || r->seen[FIELD_AUTHORIZATION] > 1 ||
         p->http_major != 1)
         r->error = -EBADMSG;
+    else if (r->seen[FIELD_TRANSFER_ENCODING] > 0)
+        r->error = -EPROTO;
     r->complete = true;
     /* 2: what follows is not HTTP; the parser stops right behind the header. */
     return 2;
@@ -163,6 +180,18 @@ void http_reader_free(struct http_reader *r)
     free(r);
 }
 
+/* A line that begins with white space: a folded field (RFC 9112 5.2). Proxies read it in several
+ * ways; refusing it stops a request from being one thing to them and another to us. */
+static bool folded(struct http_reader *r, const char *data, size_t len)
+{
+    for (size_t i = 0; i < len; i++) {
+        if (r->line_ended && (data[i] == ' ' || data[i] == '\t'))
+            return true;
+        r->line_ended = data[i] == '\n';
+    }
+    return false;
+}
+
 int http_reader_feed(struct http_reader *r, const void *data, size_t len, size_t *ret_used)
 {
     if (r->ended)
@@ -177,6 +206,10 @@ int http_reader_feed(struct http_reader *r, const void *data, size_t len, size_t
     if (r->error < 0) {
         r->ended = true;
         return r->error;
+    }
+    if (folded(r, data, used)) {
+        r->ended = true;
+        return -EPROTO;
     }
     if (error != HPE_OK) {
         r->ended = true;
