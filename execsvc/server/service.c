@@ -190,9 +190,11 @@ static int open_credentials(struct service *service, const struct service_settin
 {
     struct server *s = &service->server;
     bool https = false;
+    const char *http = NULL;
     for (size_t i = 0; i < settings->listen_count; i++) {
         const char *url = settings->listen[i];
         https = https || is_https(url);
+        http = is_http(url) ? url : http;
         if (is_http(url) && !settings->token_file)
             return failure_set(ret_failure, -EINVAL, "%s: http needs --token-file", url);
         if (is_https(url) && !settings->token_file && !settings->tls_client_ca)
@@ -202,6 +204,12 @@ static int open_credentials(struct service *service, const struct service_settin
             return failure_set(ret_failure, -EINVAL, "%s: https needs --tls-cert and --tls-key",
                                url);
     }
+    /* Whoever asks for certificates must not get a way in without. */
+    if (http && settings->tls_client_ca)
+        return failure_set(ret_failure, -EINVAL,
+                           "%s: --tls-client-ca asks for certificates, which http has not; "
+                           "use https, or leave out one of the two",
+                           http);
     int r = 0;
     if (settings->token_file)
         r = auth_new(settings->token_file, &s->auth, ret_failure);

@@ -5,7 +5,10 @@
 #include <openssl/x509err.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/log.h"
 
 struct tls {
     SSL_CTX *context;
@@ -69,6 +72,15 @@ static int set_client_ca(SSL_CTX *context, const char *client_ca, struct failure
     return 0;
 }
 
+/* Its owner's group may be one of administrators; everybody is too many. */
+static void warn_of_open_key(const char *key_file)
+{
+    struct stat st;
+    if (stat(key_file, &st) == 0 && (st.st_mode & S_IRWXO))
+        log_warning("the key %s is open to every user of this machine: chmod o= %s", key_file,
+                    key_file);
+}
+
 int tls_new(const char *cert_file, const char *key_file, const char *client_ca, struct tls **ret,
             struct failure *ret_failure)
 {
@@ -98,6 +110,8 @@ int tls_new(const char *cert_file, const char *key_file, const char *client_ca, 
         r = tls_failure(ret_failure, "key", key_file);
     else if (client_ca)
         r = set_client_ca(t->context, client_ca, ret_failure);
+    if (r == 0)
+        warn_of_open_key(key_file);
     if (r < 0) {
         tls_free(t);
         return r;

@@ -75,6 +75,27 @@ def test_key_of_another_certificate(harness, certificates):
     assert "does not belong to the certificate" in result.stderr
 
 
+@pytest.mark.parametrize("more", [[], ["https://127.0.0.1:0"]], ids=["http alone", "https too"])
+def test_certificates_cannot_be_asked_for_on_http(harness, certificates, more):
+    """Else the token alone would open what the operator thinks needs a certificate."""
+    pem, key = certificates.pair("server")
+    listen = [word for url in ["http://127.0.0.1:0", *more] for word in ("--listen", url)]
+    result = berthd(harness, "--root", harness.new_path("root"), *listen, "--tls-cert", pem, "--tls-key", key,
+                    "--token-file", harness.token_file("t"), "--tls-client-ca", certificates.ca)
+    assert result.returncode == 1
+    assert "http://127.0.0.1:0: --tls-client-ca asks for certificates, which http has not" in result.stderr
+
+
+@pytest.mark.parametrize("mode, warned", [(0o600, False), (0o640, False), (0o644, True), (0o602, True)])
+def test_key_open_to_everybody_is_warned_of(harness, certificates, mode, warned):
+    pem, key = certificates.pair("server")
+    copy = harness.new_path("key")
+    copy.write_bytes(key.read_bytes())
+    copy.chmod(mode)
+    service = harness.start_service(listen=["https://127.0.0.1:0"], args=["--tls-cert", pem, "--tls-key", copy])
+    assert (f"warning: the key {copy} is open to every user" in service.log) == warned, service.log
+
+
 # --- sockets and life ------------------------------------------------------------------------
 
 def test_sockets_and_their_modes(harness):
