@@ -20,6 +20,8 @@
 #define WIRE_DATA_MAX 0x100000  /* bytes in one READ or WRITE: the kernel's largest request */
 #define WIRE_CHUNK_MAX 0x40000  /* bytes in one stream item: bounds the wait behind it */
 #define WIRE_RULES_MAX 32768    /* bytes of one set of visibility rules */
+#define WIRE_LOCK_END INT64_MAX /* last byte of a lock that goes to the end, wherever that is */
+#define WIRE_LOCK_WAITS_MAX 256 /* LOCK_SETs of one connection that may wait at a time */
 #define WIRE_PAYLOAD_MAX \
     0x400000 /* no frame is larger, whatever the table: bounds one frame's memory */
 #define WIRE_ATTR_SIZE 108
@@ -72,6 +74,14 @@ enum wire_make_flags {
 enum wire_write_flags {
     WIRE_WRITE_KILL_PRIV = 1, /* clear set-uid and set-gid, as write() by an ordinary user */
     WIRE_WRITE_APPEND = 2,    /* to the end of the file as it is then, whatever the offset */
+};
+
+/* A lock's type in LOCK_GET, LOCK_FOUND and LOCK_SET. */
+enum wire_lock_type { WIRE_LOCK_NONE = 0, WIRE_LOCK_READ = 1, WIRE_LOCK_WRITE = 2 };
+
+enum wire_lock_flags {
+    WIRE_LOCK_WAIT = 1,
+    WIRE_LOCK_FLOCK = 2,
 };
 
 enum wire_exec_flags {

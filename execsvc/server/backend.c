@@ -1,8 +1,10 @@
 #include "server/backend.h"
 
 #include "server/dispatch.h"
+#include "server/lock_waits.h"
 
 struct backend {
+    struct server *server;
     struct connection *connection; /* NULL once that has ended */
     struct lane *lane;
     struct file_session *files;
@@ -28,7 +30,9 @@ static void on_finish(void *context)
 
 static void on_finished(void *context)
 {
-    free(context);
+    struct backend *b = context;
+    lock_waits_unlocked(b->server->lock_waits, REPLY_UNLOCKED_ANY);
+    free(b);
 }
 
 int backend_new(struct server *s, struct connection *c, struct backend **ret)
@@ -36,6 +40,7 @@ int backend_new(struct server *s, struct connection *c, struct backend **ret)
     struct backend *b = calloc(1, sizeof *b);
     if (!b)
         return -ENOMEM;
+    b->server = s;
     b->connection = c;
     int r = file_session_new(s->store, &b->files);
     if (r == 0) {

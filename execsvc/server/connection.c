@@ -49,6 +49,7 @@ struct connection {
     struct backend *backend;
     struct table calls;
     size_t cost; /* see FLOW_LIMIT */
+    unsigned lock_waits;
     bool dirty;
     bool starved; /* a stream waits for output to drain */
     bool paused;  /* not reading */
@@ -324,6 +325,12 @@ struct lane *connection_lane(const struct connection *c)
 bool connection_alive(const struct connection *c)
 {
     return c->state == CONNECTION_READY;
+}
+
+unsigned connection_count_lock_waits(struct connection *c, int change)
+{
+    c->lock_waits += (unsigned)change;
+    return c->lock_waits;
 }
 
 int connection_add_call(struct connection *c, struct call *call)

@@ -70,9 +70,11 @@ struct call {
     struct connection *connection;
     uint64_t tag;
     const struct wire_row *row;
-    size_t cost;     /* counted against FLOW_LIMIT */
-    struct job *job; /* runs on a worker; the call ends when it does, and may outlive its
-                        connection until then */
+    size_t cost;            /* counted against FLOW_LIMIT */
+    struct job *job;        /* runs on a worker; the call ends when it does, and may outlive its
+                               connection until then */
+    struct lock_wait *wait; /* lock_waits.h; NULL: does not wait */
+    bool cancelled;         /* CANCEL has come */
     struct call_events events;
 };
 
@@ -88,6 +90,9 @@ void connection_discharge(struct connection *c, size_t cost);
 int connection_add_call(struct connection *c, struct call *call);
 void connection_remove_call(struct connection *c, struct call *call);
 struct call *connection_find_call(const struct connection *c, uint64_t tag);
+
+/* How many of its calls wait for locks, after this change. */
+unsigned connection_count_lock_waits(struct connection *c, int change);
 
 /* True in READY: frames can be sent. */
 bool connection_alive(const struct connection *c);

@@ -2,6 +2,8 @@
 
 #include <assert.h>
 
+#include "server/lock_waits.h"
+
 /* What a request or notice costs in memory besides its payload: its frame, its job, its call. */
 #define REQUEST_OVERHEAD (sizeof(struct wire_frame) + sizeof(struct job) + sizeof(struct call))
 
@@ -128,7 +130,8 @@ static size_t reply_size(const struct wire_message *m, const struct wire_row *ro
 
 /* What a client that pipelines may rely on: on one handle, changes take effect in the order
  * they were sent, reads see the changes sent before them, and RELEASE is last. A COPY is
- * ordered with what its target handle does. FORGET comes after whatever was sent before it. */
+ * ordered with what its target handle does. Locks are taken and given up in order on one file,
+ * through whatever handles. FORGET comes after whatever was sent before it. */
 static void job_set_order(struct job *job)
 {
     const struct wire_message *m = &job->frame->message;
@@ -158,6 +161,11 @@ static void job_set_order(struct job *job)
     } else if (m->type == WIRE_GETATTR && m->getattr.handle != 0) {
         job->order = JOB_SHARED;
         job->key = m->getattr.handle;
+    } else if (m->type == WIRE_LOCK_SET) {
+        job->key = m->lock_set.node;
+    } else if (m->type == WIRE_LOCK_GET) {
+        job->order = JOB_SHARED;
+        job->key = m->lock_get.node;
     } else if (m->type == WIRE_FORGET) {
         job->order = JOB_BARRIER;
     } else {
@@ -199,16 +207,25 @@ static void submit(struct connection *c, struct call *call, struct wire_frame *f
 void dispatch_done(struct connection *c, struct job *job)
 {
     struct call *call = job->owner;
+    struct lock_waits *waits = c ? connection_server(c)->lock_waits : NULL;
+    uint64_t unlocked = job->reply.unlocked;
     call->job = NULL;
-    if (!c) /* it has gone: the request was carried out, nobody wants the answer */
-        free(call);
-    else if (call->row->class == WIRE_CLASS_NOTICE)
-        notice_end(c, call);
-    else if (job->result < 0)
-        call_reply_error(call, job->result, job->reply.text);
-    else
-        call_reply(call, &job->reply.message);
-    job_free(job);
+    if (!c || !lock_waits_keep(waits, call, job)) {
+        if (!c)
+            call->connection = NULL;
+        lock_wait_end(call->wait);
+        if (!c) /* it has gone: the request was carried out, nobody wants the answer */
+            free(call);
+        else if (call->row->class == WIRE_CLASS_NOTICE)
+            notice_end(c, call);
+        else if (job->result < 0)
+            call_reply_error(call, job->result, job->reply.text);
+        else
+            call_reply(call, &job->reply.message);
+        job_free(job);
+    }
+    if (c && unlocked)
+        lock_waits_unlocked(waits, unlocked);
 }
 
 /* --- all -------------------------------------------------------------------------- */
@@ -249,7 +266,10 @@ static void open_call(struct connection *c, const struct wire_row *row, struct w
 static void within_call(struct connection *c, const struct wire_frame *frame)
 {
     struct call *call = connection_find_call(c, frame->tag);
-    if (call && call->events.message)
+    if (!call)
+        return;
+    call->cancelled = call->cancelled || frame->message.type == WIRE_CANCEL;
+    if (call->events.message)
         call->events.message(call->events.context, &frame->message);
 }
 

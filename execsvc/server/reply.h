@@ -5,8 +5,11 @@
 #include "base/buffer.h"
 #include "wire/wire.h"
 
+#define REPLY_UNLOCKED_ANY UINT64_MAX
+
 struct reply {
     struct wire_message message; /* set when the handler returned 0 */
     struct buffer storage;
-    char text[256]; /* optional, on failure: why, when errno alone does not say it */
+    uint64_t unlocked; /* a node where others may get a lock now, 0: none; also on failure */
+    char text[256];    /* optional, on failure: why, when errno alone does not say it */
 };

@@ -13,6 +13,7 @@
 
 struct connection;
 struct listener;
+struct lock_waits;
 
 TAILQ_HEAD(connection_list, connection);
 
@@ -42,6 +43,7 @@ struct server {
     struct store *store;
     struct exec_service *exec;
     struct workers *workers;
+    struct lock_waits *lock_waits;
     struct auth *auth;        /* NULL: no token file */
     bool client_certificates; /* a client CA is configured: https needs a certificate of it */
     uint64_t epoch;           /* of this run */

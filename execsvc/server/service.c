@@ -11,6 +11,7 @@
 #include "server/connection.h"
 #include "server/dispatch.h"
 #include "server/listener.h"
+#include "server/lock_waits.h"
 
 /* Connections get this long to take what is queued for them when the service stops. */
 #define STOP_TIMEOUT_S 3
@@ -126,6 +127,7 @@ static void service_release(struct service *service)
     on_tear_down(-1, 0, s);
     /* After the lanes were closed, before the store: workers use it until the last job. */
     workers_free(s->workers);
+    lock_waits_free(s->lock_waits);
     listener_stop_all(s);
     listener_free_all(s);
     struct event *events[] = {service->on_term,    service->on_int, service->stop_deadline,
@@ -277,6 +279,8 @@ static int new_parts(struct service *service, const struct spawn_limits *limits)
     if (!s->message_counts || !s->read_buffer || !s->base)
         return -ENOMEM;
     int r = new_events(service);
+    if (r == 0)
+        r = lock_waits_new(s->base, &s->lock_waits);
     if (r == 0)
         r = exec_service_new(s->base, s->store, &s->exec);
     if (r == 0) {

@@ -3,7 +3,7 @@
 #include <sys/resource.h>
 
 #include "base/clock.h"
-#include "server/server.h"
+#include "server/lock_waits.h"
 
 static int set_number(json_t *object, const char *name, uint64_t value)
 {
@@ -68,7 +68,8 @@ static int add_process(const struct server *s, json_t *object)
         set_number(object, "uptime_seconds", uptime) < 0 ||
         set_number(object, "resident_bytes", resident_now()) < 0 ||
         set_number(object, "resident_bytes_max", (uint64_t)usage.ru_maxrss * 1024) < 0 ||
-        set_number(object, "workers", workers_count(s->workers)) < 0)
+        set_number(object, "workers", workers_count(s->workers)) < 0 ||
+        set_number(object, "lock_waits", lock_waits_count(s->lock_waits)) < 0)
         return -ENOMEM;
     /* A root that is not UTF-8 cannot be a JSON string, and is left out. */
     json_t *root = json_string(store_root(s->store));

@@ -45,6 +45,9 @@ static operation_function *const file_operations[] = {
     ROW(FALLOCATE, fallocate),
     ROW(SEEK, seek),
     ROW(COPY, copy),
+    ROW(LOCK_GET, lock_get),
+    ROW(LOCK_SET, lock_set),
+    ROW(LOCK_CLAIM, lock_claim),
 };
 
 static operation_function *find_operation(enum wire_type type)
@@ -62,6 +65,7 @@ int store_handle(struct file_session *session, const struct wire_message *reques
 {
     ret->storage.len = 0;
     ret->text[0] = '\0';
+    ret->unlocked = 0;
     operation_function *operation = find_operation(request->type);
     return operation ? operation(session, request, ret) : -EOPNOTSUPP;
 }

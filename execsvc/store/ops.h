@@ -45,6 +45,10 @@ OPERATION(fsync);
 OPERATION(fallocate);
 OPERATION(seek);
 OPERATION(copy);
+/* ops_lock.c */
+OPERATION(lock_get);
+OPERATION(lock_set);
+OPERATION(lock_claim);
 /* ops_directory.c */
 OPERATION(readdir);
 /* ops_xattr.c */

@@ -4,6 +4,7 @@
 #include "store/grip.h"
 #include "store/handle.h"
 #include "store/json_file.h"
+#include "store/lock.h"
 #include "store/path.h"
 #include "store/removal.h"
 #include "store/view.h"
@@ -212,6 +213,7 @@ int store_open_limited(const char *root, const struct store_limits *limits, stru
     store->root_fd = store->workspaces_fd = store->tmp_fd = store->trash_fd = store->lock_fd = -1;
     store->limits = limits ? *limits : ordinary_limits();
     (void)pthread_mutex_init(&store->lock, NULL);
+    (void)pthread_mutex_init(&store->sessions_lock, NULL);
     (void)pthread_rwlock_init(&store->names, NULL);
     (void)umask(0);
     int r = open_root(store, root, ret_failure);
@@ -245,6 +247,7 @@ void store_close(struct store *store)
     close_fd(&store->root_fd);
     close_fd(&store->lock_fd); /* last: from now on another service may open ROOT */
     (void)pthread_rwlock_destroy(&store->names);
+    (void)pthread_mutex_destroy(&store->sessions_lock);
     (void)pthread_mutex_destroy(&store->lock);
     free(store->root);
     free(store);
@@ -273,12 +276,14 @@ int store_status(struct store *store, json_t *object)
     buffer_release(&names);
     store_lock(store);
     json_int_t nodes = (json_int_t)store->node_count, handles = (json_int_t)store->handle_count,
-               descriptors = (json_int_t)store->cached.count;
+               descriptors = (json_int_t)store->cached.count,
+               lock_owners = (json_int_t)store->locker_count;
     store_unlock(store);
     if (json_object_set_new(object, "workspaces", json_integer(workspaces)) < 0 ||
         json_object_set_new(object, "nodes", json_integer(nodes)) < 0 ||
         json_object_set_new(object, "handles", json_integer(handles)) < 0 ||
-        json_object_set_new(object, "descriptors", json_integer(descriptors)) < 0)
+        json_object_set_new(object, "descriptors", json_integer(descriptors)) < 0 ||
+        json_object_set_new(object, "lock_owners", json_integer(lock_owners)) < 0)
         return -ENOMEM;
     return view_status(store, object);
 }
@@ -291,6 +296,12 @@ int file_session_new(struct store *store, struct file_session **ret)
     if (!session)
         return -ENOMEM;
     session->store = store;
+    (void)pthread_mutex_lock(&store->sessions_lock);
+    session->next = store->sessions;
+    if (session->next)
+        session->next->prev = session;
+    store->sessions = session;
+    (void)pthread_mutex_unlock(&store->sessions_lock);
     *ret = session;
     return 0;
 }
@@ -300,6 +311,12 @@ void file_session_free(struct file_session *session)
     if (!session)
         return;
     struct store *store = session->store;
+    (void)pthread_mutex_lock(&store->sessions_lock);
+    *(session->prev ? &session->prev->next : &store->sessions) = session->next;
+    if (session->next)
+        session->next->prev = session->prev;
+    (void)pthread_mutex_unlock(&store->sessions_lock);
+    lock_release_all(session);
     size_t i = 0;
     struct handle *handle;
     while ((handle = table_next(&session->handles, &i)))

@@ -11,7 +11,8 @@
  * of requests are what the client's caller gets to see.
  *
  * Lock order: store.names, then a directory handle's lock, then workspace.renames, then
- * store.lock. No system call that can wait for the disk is made under store.lock. */
+ * store.sessions_lock, then a locker's (lock.c), then store.lock. No system call that can wait for
+ * the disk is made under store.lock. */
 #pragma once
 
 #include "base/failure.h"
@@ -41,8 +42,8 @@ void store_service_id(const struct store *store, uint8_t ret_id[16]);
 /* The service's own visibility rules, for all workspaces; in force at once. -EINVAL, -ENOMEM. */
 int store_set_visibility(struct store *store, struct bytes rules, struct failure *ret_failure);
 
-/* Adds "workspaces", "nodes", "handles", "descriptors" (cached ones) and "visibility" to
- * object. -ENOMEM. */
+/* Adds "workspaces", "nodes", "handles", "descriptors" (cached ones), "lock_owners" and
+ * "visibility" to object. -ENOMEM. */
 int store_status(struct store *store, json_t *object);
 
 /* One connection's nodes and handles. -ENOMEM. */

@@ -33,6 +33,8 @@
  * inode_number.h gives out. */
 #define SLOT_MAX ((uint32_t)0xfffffe)
 
+#define LOCK_SECRET_SIZE 16
+
 struct store_limits {
     size_t cached_descriptors;
     size_t handles; /* of all sessions together */
@@ -70,10 +72,14 @@ struct store {
     struct node_list cached; /* directories with a descriptor that no request is using */
     size_t node_count;
     size_t handle_count;
+    size_t locker_count;
     uint64_t last_number;           /* of nodes and handles: one counter, so that a node number that
                                        is used as a handle is never valid */
     struct visibility_rules *rules; /* NULL: none; set before there are sessions */
     uint64_t view_changes;          /* counts whatever may change what some session sees */
+
+    pthread_mutex_t sessions_lock; /* the list, and what LOCK_CLAIM says of each session */
+    struct file_session *sessions;
 };
 
 struct workspace {
@@ -137,6 +143,12 @@ struct file_session {
     size_t handle_count;            /* with those reserved */
     struct visibility_rules *rules; /* NULL: none */
     uint64_t view_changed;          /* as workspace.view_changed, when rules changed last */
+    struct table lockers;           /* lock.c */
+    size_t lock_ranges;
+    bool lock_superseded;             /* by a session with the same secret */
+    struct file_session *next, *prev; /* under store.sessions_lock, as the rest */
+    bool lock_claimed;
+    uint8_t lock_secret[LOCK_SECRET_SIZE];
 };
 
 static inline void store_lock(struct store *store)
