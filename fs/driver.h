@@ -63,6 +63,7 @@ struct driver {
         uint64_t blocking;
         uint64_t unlisted; /* entries that rules left out of listings */
         uint64_t hidden;
+        uint64_t links_refused; /* readlinks answered with EACCES */
     } stats;
 
     void (*ready)(void *context); /* the kernel may use the mount */

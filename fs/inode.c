@@ -337,3 +337,14 @@ void inode_forget(struct inode_table *t, struct inode *i, uint64_t n)
     i->nlookup -= n;
     inode_drop(t, i);
 }
+
+int inode_depth(const struct inode *directory, const struct inode **ret_workspace)
+{
+    int depth = 0;
+    for (const struct inode *i = directory; i; i = i->parent, depth++)
+        if (i->flags & INODE_WORKSPACE) {
+            *ret_workspace = i;
+            return depth;
+        }
+    return -1;
+}

@@ -118,6 +118,10 @@ void inode_drop(struct inode_table *t, struct inode *i);
  * they stay with the server until the connection ends. */
 void inode_give_back(struct inode_table *t, uint64_t node, uint64_t count);
 
+/* How many directories `directory` is below its workspace's root, which is *ret. -1: it is in none
+ * (the root of a mount that lists workspaces), or where it is has been lost. */
+int inode_depth(const struct inode *directory, const struct inode **ret_workspace);
+
 /* Notes a change of ours, so that attributes asked for before it are not shown after it. */
 static inline void inode_changed(struct inode_table *t, struct inode *i)
 {

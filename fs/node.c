@@ -1,7 +1,6 @@
 #include "ops.h"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -195,31 +194,6 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
     if (valid & WIRE_SET_MTIME && !(valid & WIRE_SET_MTIME_NOW))
         m->mtime = wire_time_of(&attr->st_mtim);
     request_send(r, setattr_done);
-}
-
-static void readlink_done(struct request *r, int error, const struct wire_message *reply)
-{
-    if (error < 0) {
-        request_fail(r, error);
-        return;
-    }
-    struct bytes text = reply->data.data;
-    char target[PATH_MAX];
-    if (text.len == 0 || text.len >= sizeof target || memchr(text.data, '\0', text.len)) {
-        request_fail(r, -EIO);
-        return;
-    }
-    memcpy(target, text.data, text.len);
-    target[text.len] = '\0';
-    (void)fuse_reply_readlink(r->fuse, target);
-    request_free(r);
-}
-
-void op_readlink(fuse_req_t req, fuse_ino_t ino)
-{
-    struct request *r = request_start(req, WIRE_READLINK, NULL, NULL);
-    if (r && request_set_inode(r, ino))
-        request_send(r, readlink_done);
 }
 
 /* A request on a name in a directory; NULL when it was answered already. */

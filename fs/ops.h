@@ -13,7 +13,6 @@ void op_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forg
 void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
                 struct fuse_file_info *fi);
-void op_readlink(fuse_req_t req, fuse_ino_t ino);
 void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev);
 void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode);
 void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name);
@@ -23,6 +22,9 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
                const char *new_name, unsigned int flags);
 void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const char *new_name);
 void op_statfs(fuse_req_t req, fuse_ino_t ino);
+
+/* link.c: what is shown of a symbolic link's text */
+void op_readlink(fuse_req_t req, fuse_ino_t ino);
 
 /* file.c: open files */
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);

@@ -17,7 +17,9 @@ const char options_usage[] =
     "  -f           stay in the foreground, log to standard error\n"
     "  -o OPTIONS   url=, config=, token_file=, ca_file=, cert_file=, key_file=,\n"
     "               workspace=ID, timeout=SECONDS, log=FILE, owner=map|server,\n"
-    "               prune=PROFILE|FILE, allow_other, ro, and the usual options of mount(8)\n"
+    "               symlinks=contain|contain+translate|verbatim|refuse,\n"
+    "               system_prefixes=PATH:PATH..., prune=PROFILE|FILE, allow_other, ro,\n"
+    "               and the usual options of mount(8)\n"
     "  -V           version\n"
     "  -h           this help\n";
 
@@ -104,6 +106,19 @@ static int set_owner(struct options *o, const char *value, struct failure *f)
     return 0;
 }
 
+static int set_symlinks(struct options *o, const char *value, struct failure *f)
+{
+    enum link_mode mode;
+    int r = link_mode_parse(value, &mode, f);
+    return r < 0 ? r : set_string(&o->symlinks, value, f);
+}
+
+static int set_system_prefixes(struct options *o, const char *value, struct failure *f)
+{
+    int r = link_prefixes_check(value, f);
+    return r < 0 ? r : set_string(&o->system_prefixes, value, f);
+}
+
 static int add_kernel_option(struct options *o, const char *option, struct failure *f)
 {
     size_t old = o->kernel_options ? strlen(o->kernel_options) : 0;
@@ -144,6 +159,10 @@ static int apply_option(struct options *o, const char *option, struct failure *f
         return set_timeout(o, option + strlen("timeout="), f);
     if (starts_with(option, "owner="))
         return set_owner(o, option + strlen("owner="), f);
+    if (starts_with(option, "symlinks="))
+        return set_symlinks(o, option + strlen("symlinks="), f);
+    if (starts_with(option, "system_prefixes="))
+        return set_system_prefixes(o, option + strlen("system_prefixes="), f);
     if (strcmp(option, "allow_other") == 0) {
         o->allow_other = true;
         return 0;
@@ -291,9 +310,10 @@ int options_parse(int argc, char *const argv[], bool helper, struct options *ret
 
 void options_release(struct options *o)
 {
-    char *const all[] = {o->mountpoint, o->workspace, o->log_file,    o->kernel_options,
-                         o->prune,      o->url,       o->config_file, o->token_file,
-                         o->ca_file,    o->cert_file, o->key_file};
+    char *const all[] = {o->mountpoint,     o->workspace, o->log_file,    o->kernel_options,
+                         o->prune,          o->url,       o->config_file, o->token_file,
+                         o->ca_file,        o->cert_file, o->key_file,    o->symlinks,
+                         o->system_prefixes};
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         free(all[i]);
     *o = (struct options){0};
@@ -308,5 +328,7 @@ struct client_flags options_client_flags(const struct options *o)
         .ca_file = o->ca_file,
         .cert_file = o->cert_file,
         .key_file = o->key_file,
+        .symlinks = o->symlinks,
+        .system_prefixes = o->system_prefixes,
     };
 }

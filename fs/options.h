@@ -30,6 +30,8 @@ struct options {
     char *ca_file;
     char *cert_file;
     char *key_file;
+    char *symlinks;
+    char *system_prefixes;
 };
 
 /* Reads the command line. helper: by the rules of mount(8), "SOURCE MOUNTPOINT [-sfnv]

@@ -256,6 +256,7 @@ int root_describe(const struct driver *d, char **ret)
     set_string(o, "ca_file", s->ca_file);
     set_string(o, "cert_file", s->cert_file);
     set_string(o, "key_file", s->key_file);
+    set_string(o, "symlinks", link_mode_name(s->symlinks));
     const struct {
         const char *name;
         uint64_t value;
@@ -267,6 +268,7 @@ int root_describe(const struct driver *d, char **ret)
         {"reconnects", d->stats.reconnects},
         {"unlisted", d->stats.unlisted},
         {"hidden", d->stats.hidden},
+        {"links_refused", d->stats.links_refused},
         {"pid", (uint64_t)getpid()},
     };
     for (size_t i = 0; i < ARRAY_SIZE(numbers); i++)

@@ -3,10 +3,15 @@
 #include "prune.h"
 
 #include <stdio.h>
+#include <sys/stat.h>
 #include <sys/xattr.h>
 
 #define MOUNT_NAME "user.berth.mount"
 #define THREAD_ID_NAME "user.berth.thread_id"
+
+/* The whole text of a symbolic link, whatever readlink shows of it. The kernel asks no filesystem
+ * for user.* of a link (it answers ENODATA by itself), but leaves system.* to it. */
+#define SYMLINK_NAME "system.berth.symlink"
 
 /* The service keeps attributes of this namespace alone. The kernel asks for
  * security.capability before every write: no other namespace may cost a round trip, or be
@@ -45,6 +50,21 @@ static void value_done(struct request *r, int error, const struct wire_message *
     request_free(r);
 }
 
+static void get_symlink_text(fuse_req_t req, fuse_ino_t ino, size_t size)
+{
+    struct driver *d = fuse_req_userdata(req);
+    const struct inode *i = inode_get(&d->inodes, ino);
+    if (i && i->type != S_IFLNK) {
+        (void)fuse_reply_err(req, ENODATA);
+        return;
+    }
+    struct request *r = request_start(req, WIRE_READLINK, NULL, NULL);
+    if (!r || !request_set_inode(r, ino))
+        return;
+    r->size = size;
+    request_send(r, value_done);
+}
+
 void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 {
     struct driver *d = fuse_req_userdata(req);
@@ -70,6 +90,10 @@ void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
             reply_value(req, bytes_of(w->thread_id, w->len), size);
         else
             (void)fuse_reply_err(req, ENODATA);
+        return;
+    }
+    if (strcmp(name, SYMLINK_NAME) == 0) {
+        get_symlink_text(req, ino, size);
         return;
     }
     if (!is_user(name) || root_is_local(d, ino)) {

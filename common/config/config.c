@@ -39,8 +39,9 @@ struct section {
     const char *const *keys;
 };
 
-static const char *const client_keys[] = {"url",      "token_file",      "ca_file", "cert_file",
-                                          "key_file", "connect_timeout", NULL};
+static const char *const client_keys[] = {"url",       "token_file",      "ca_file",
+                                          "cert_file", "key_file",        "connect_timeout",
+                                          "symlinks",  "system_prefixes", NULL};
 static const char *const service_keys[] = {"root",      "listen",     "token_file",
                                            "tls_cert",  "tls_key",    "tls_client_ca",
                                            "log_level", "visibility", NULL};
@@ -251,6 +252,57 @@ static int load_timeout(const struct document *d, const struct client_flags *fla
     return 0;
 }
 
+/* The array's strings, separated by ':'. */
+static int join_prefixes(const struct document *d, json_t *array, struct buffer *ret,
+                         struct failure *f)
+{
+    size_t i;
+    json_t *element;
+    bool good = json_is_array(array) && json_array_size(array) > 0;
+    json_array_foreach(array, i, element)
+    {
+        const char *prefix = json_string_value(element);
+        good =
+            good && prefix && !strchr(prefix, ':') && strlen(prefix) == json_string_length(element);
+        if (good && ((i && buffer_append_u8(ret, ':') < 0) ||
+                     buffer_append(ret, prefix, strlen(prefix)) < 0))
+            return no_memory(f);
+    }
+    if (good && buffer_append_u8(ret, '\0') < 0)
+        return no_memory(f);
+    return good ? 0
+                : failure_set(f, -EINVAL,
+                              "%s: client.system_prefixes must be an array of paths, at least one, "
+                              "for example [\"/usr\", \"/opt\"]",
+                              d->file);
+}
+
+static int load_links(const struct document *d, const struct client_flags *flags,
+                      struct client_settings *s, struct failure *f)
+{
+    struct failure why;
+    const char *mode = flags->symlinks, *prefixes = flags->system_prefixes;
+    int r = mode ? 0 : string_of(d, "client", "symlinks", &mode, f);
+    if (r < 0)
+        return r;
+    if (mode && (r = link_mode_parse(mode, &s->symlinks, &why)) < 0)
+        return failure_set(f, r, "%s%s%s", flags->symlinks ? "" : d->file,
+                           flags->symlinks ? "" : ": client.", why.text);
+    json_t *array = json_object_get(json_object_get(d->root, "client"), "system_prefixes");
+    _cleanup_buffer_ struct buffer joined = {0};
+    const char *from = prefixes ? "" : d->file;
+    if (!prefixes && array) {
+        r = join_prefixes(d, array, &joined, f);
+        if (r < 0)
+            return r;
+        prefixes = (const char *)joined.data;
+    }
+    if (prefixes && (r = link_prefixes_check(prefixes, &why)) < 0)
+        return failure_set(f, r, "%s%s%s", from, *from ? ": client." : "", why.text);
+    s->system_prefixes = strdup(prefixes ? prefixes : LINK_PREFIXES_DEFAULT);
+    return s->system_prefixes ? 0 : no_memory(f);
+}
+
 int client_settings_load(const struct client_flags *flags, struct client_settings *ret,
                          struct failure *ret_failure)
 {
@@ -265,7 +317,7 @@ int client_settings_load(const struct client_flags *flags, struct client_setting
                           &s.cert_file, f)) < 0 ||
         (r = file_setting(&d, flags->key_file, "BERTH_KEY_FILE", "client", "key_file", &s.key_file,
                           f)) < 0 ||
-        (r = load_timeout(&d, flags, &s, f)) < 0)
+        (r = load_timeout(&d, flags, &s, f)) < 0 || (r = load_links(&d, flags, &s, f)) < 0)
         return r;
     *ret = s;
     s = (struct client_settings){0};
@@ -282,6 +334,7 @@ void client_settings_release(struct client_settings *s)
     free(s->ca_file);
     free(s->cert_file);
     free(s->key_file);
+    free(s->system_prefixes);
     *s = (struct client_settings){0};
 }
 

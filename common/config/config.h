@@ -2,7 +2,7 @@
  * order of precedence, each setting by itself. The file is one JSON object:
  *
  *   { "client":  { "url", "token_file", "ca_file", "cert_file", "key_file",
- *                  "connect_timeout" (seconds) },
+ *                  "connect_timeout" (seconds), "symlinks", "system_prefixes": [ … ] },
  *     "service": { "root", "listen": [ … ], "token_file", "tls_cert", "tls_key",
  *                  "tls_client_ca", "log_level": "error"|"warning"|"info"|"debug",
  *                  "visibility": [ rules as in visibility.h, one a string ] } }
@@ -20,6 +20,7 @@
 
 #include "base/failure.h"
 #include "base/log.h"
+#include "names/link_text.h"
 #include "stream/stream.h"
 #include "visibility/visibility.h"
 
@@ -31,11 +32,13 @@ struct client_flags {
     const char *ca_file;
     const char *cert_file;
     const char *key_file;
+    const char *symlinks;        /* the name of a mode */
+    const char *system_prefixes; /* as link_prefixes_check takes them */
     uint32_t connect_timeout_ms;
 };
 
-/* Owned. NULL = not set, but url is always set. Environment: BERTH_URL, BERTH_TOKEN,
- * BERTH_TOKEN_FILE, BERTH_CA_FILE, BERTH_CERT_FILE, BERTH_KEY_FILE (empty = unset).
+/* Owned. NULL = not set, but url and system_prefixes are always set. Environment: BERTH_URL,
+ * BERTH_TOKEN, BERTH_TOKEN_FILE, BERTH_CA_FILE, BERTH_CERT_FILE, BERTH_KEY_FILE (empty = unset).
  * BERTH_TOKEN beats BERTH_TOKEN_FILE; --token-file beats both. */
 struct client_settings {
     char *url;
@@ -44,6 +47,8 @@ struct client_settings {
     char *ca_file;
     char *cert_file;
     char *key_file;
+    enum link_mode symlinks;
+    char *system_prefixes;
     uint32_t connect_timeout_ms; /* 0: the stream's default */
 };
 

@@ -208,6 +208,11 @@ static void print_mount(json_t *mount)
     }
     (void)putchar('\n');
     print_visibility("    ", NULL, number(json_object_get(mount, "visibility"), "rules"), stats);
+    int64_t refused = number(stats, "links_refused");
+    if (refused)
+        (void)printf("    symbolic links that lead out of their workspace: refused %" PRId64
+                     " times\n",
+                     refused);
 }
 
 static void print_all(json_t *all)

@@ -48,7 +48,7 @@ def open_to_all(harness):
     os.chmod(harness.short, 0o755)
 
 
-def mount_of_an_ordinary_user(harness):
+def mount_of_an_ordinary_user(harness, *options):
     """The service and the mount are the user's own, with owner=map and without allow_other."""
     open_to_all(harness)
     user = User(harness, AS_NOBODY)
@@ -61,24 +61,25 @@ def mount_of_an_ordinary_user(harness):
     service.wait_for_line("listening on unix:" + str(home / "sock"))
     for name in ("one", "two"):
         user.run(harness.program("berth"), "create", name, env=env, check=True)
-    UsersMount(harness, [*AS_NOBODY, harness.program("berthfs"), url, point, "-f"], point, env)
+    asked = ["-o", ",".join(options)] if options else []
+    UsersMount(harness, [*AS_NOBODY, harness.program("berthfs"), url, point, "-f", *asked], point, env)
     return user, point / "one", point / "two"
 
 
-def mount_of_root(harness):
+def mount_of_root(harness, *options):
     """owner=server, which everybody may enter."""
     open_to_all(harness)
     service = harness.start_service()
     for name in ("one", "two"):
         harness.run_berth("create", name, check=True)
     point = harness.short / "mnt"
-    harness.start_mount(service, path=point, options=["owner=server", "allow_other"])
+    harness.start_mount(service, path=point, options=["owner=server", "allow_other", *options])
     return User(harness, []), point / "one", point / "two"
 
 
-def mount_of_root_used_by_another(harness):
+def mount_of_root_used_by_another(harness, *options):
     """The same, where the checks run as an ordinary user in directories given to that user."""
-    _, one, two = mount_of_root(harness)
+    _, one, two = mount_of_root(harness, *options)
     for workspace in (one, two):
         workspace.chmod(0o711)
     user = User(harness, AS_NOBODY)
@@ -107,11 +108,15 @@ def other_filesystem(harness):
     shutil.rmtree(path)
 
 
+# Of those that a mount with its defaults does not do.
+OPTIONS = {"absolute_symbolic_links": ["symlinks=verbatim"]}
+
+
 @pytest.mark.parametrize("mounted", [mount_of_an_ordinary_user, mount_of_root,
                                      mount_of_root_used_by_another], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("name", needs.CHECKS)
 def test_need(name, mounted, harness, fuse_works, other_filesystem):
-    user, one, two = mounted(harness)
+    user, one, two = mounted(harness, *OPTIONS.get(name, ()))
     local = user.directory(harness.short / "local")
     result = user.check(name, local, user.directory(other_filesystem / "other"))
     assert result.returncode == 0, f"the check is wrong, a local directory fails it:\n{result.stderr}"

@@ -369,6 +369,8 @@ static void test_client_defaults(void **state)
     assert_null(s.cert_file);
     assert_null(s.key_file);
     assert_int_equal(s.connect_timeout_ms, 0);
+    assert_int_equal(s.symlinks, LINK_CONTAIN);
+    assert_string_equal(s.system_prefixes, LINK_PREFIXES_DEFAULT);
 }
 
 static void load_client(const struct client_flags *flags, struct client_settings *s)
@@ -435,6 +437,24 @@ static void test_client_precedence(void **state)
     assert_int_equal(o.connect_timeout_ms, 7);
 }
 
+static void test_client_links(void **state)
+{
+    const char *file = write_file("berth.json",
+                                  "{\"client\": {\"symlinks\": \"refuse\","
+                                  " \"system_prefixes\": [\"/usr\", \"/lib*\"]}}",
+                                  0644);
+    _cleanup_client_settings_ struct client_settings s = {0};
+    struct client_flags flags = {.config_file = file};
+    load_client(&flags, &s);
+    assert_int_equal(s.symlinks, LINK_REFUSE);
+    assert_string_equal(s.system_prefixes, "/usr:/lib*");
+    flags.symlinks = "contain+translate";
+    flags.system_prefixes = "/opt";
+    load_client(&flags, &s);
+    assert_int_equal(s.symlinks, LINK_TRANSLATE);
+    assert_string_equal(s.system_prefixes, "/opt");
+}
+
 static void test_client_errors(void **state)
 {
     static const struct {
@@ -457,6 +477,15 @@ static void test_client_errors(void **state)
         {"{\"client\": {\"connect_timeout\": \"5\"}}", {"client.connect_timeout must be a number"}},
         {"{\"client\": {\"connect_timeout\": 0}}", {"client.connect_timeout", "seconds"}},
         {"{\"client\": {\"connect_timeout\": 1e9}}", {"client.connect_timeout", "3600"}},
+        {"{\"client\": {\"symlinks\": \"yes\"}}", {"bad.json: client.symlinks=yes", "contain"}},
+        {"{\"client\": {\"symlinks\": true}}", {"client.symlinks must be a string"}},
+        {"{\"client\": {\"system_prefixes\": \"/usr\"}}",
+         {"client.system_prefixes must be an array"}},
+        {"{\"client\": {\"system_prefixes\": []}}", {"client.system_prefixes", "at least one"}},
+        {"{\"client\": {\"system_prefixes\": [\"/usr\", 1]}}", {"client.system_prefixes"}},
+        {"{\"client\": {\"system_prefixes\": [\"/a:/b\"]}}", {"client.system_prefixes must"}},
+        {"{\"client\": {\"system_prefixes\": [\"/usr\", \"usr\"]}}",
+         {"bad.json: client.system_prefixes=/usr:usr", "absolute"}},
     };
     struct failure f;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -640,6 +669,7 @@ int main(void)
         cmocka_unit_test_setup(test_configuration_file, clean_environment),
         cmocka_unit_test_setup(test_client_defaults, clean_environment),
         cmocka_unit_test_setup(test_client_precedence, clean_environment),
+        cmocka_unit_test_setup(test_client_links, clean_environment),
         cmocka_unit_test_setup(test_client_errors, clean_environment),
         cmocka_unit_test_setup(test_token_files, clean_environment),
         cmocka_unit_test_setup(test_token_from_a_pipe, clean_environment),

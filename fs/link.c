@@ -1,0 +1,55 @@
+#include "ops.h"
+
+#include <limits.h>
+
+/* Where the link is in the kernel's tree, which is where following it starts. */
+static struct link_place place_of(const struct driver *d, const struct inode *link)
+{
+    const struct inode *workspace;
+    struct link_place place = {.depth = inode_depth(link->parent, &workspace)};
+    if (place.depth >= 0 && workspace != d->inodes.root)
+        place.workspace = bytes_of(workspace->name, workspace->name_len);
+    return place;
+}
+
+static void readlink_done(struct request *r, int error, const struct wire_message *reply)
+{
+    struct driver *d = r->driver;
+    if (error < 0) {
+        request_fail(r, error);
+        return;
+    }
+    struct bytes text = reply->data.data;
+    char target[PATH_MAX];
+    if (text.len == 0 || text.len >= sizeof target || memchr(text.data, '\0', text.len)) {
+        request_fail(r, -EIO);
+        return;
+    }
+    const struct link_rules rules = {
+        .mode = d->settings->symlinks,
+        .prefixes = d->settings->system_prefixes,
+        .mountpoint = d->mountpoint,
+    };
+    struct link_place place = place_of(d, r->inode);
+    switch (link_text_judge(&rules, &place, text, target)) {
+    case LINK_REFUSED:
+        d->stats.links_refused++;
+        request_fail(r, -EACCES);
+        return;
+    case LINK_EXACT:
+        memcpy(target, text.data, text.len);
+        target[text.len] = '\0';
+        break;
+    case LINK_TRANSLATED:
+        break;
+    }
+    (void)fuse_reply_readlink(r->fuse, target);
+    request_free(r);
+}
+
+void op_readlink(fuse_req_t req, fuse_ino_t ino)
+{
+    struct request *r = request_start(req, WIRE_READLINK, NULL, NULL);
+    if (r && request_set_inode(r, ino))
+        request_send(r, readlink_done);
+}
