@@ -1,8 +1,11 @@
 /* Listing directories, and what nodes are: counted, found again, and never another file. */
 #include "store_fixture.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/inotify.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #define UNKNOWN_NUMBER 99999999
@@ -290,6 +293,115 @@ static void test_made_for_others(void **state)
     assert_int_equal(t_lookup(f, f->demo, "nobodys"), -ENOENT);
 }
 
+static int make_device(struct fixture *f, const char *name, mode_t mode, uint32_t make)
+{
+    return run(f, &(struct wire_message){.type = WIRE_MKNOD,
+                                         .mknod = {.parent = f->demo,
+                                                   .mode = mode,
+                                                   .rdev = (uint32_t)makedev(1, 3),
+                                                   .make = make,
+                                                   .uid = geteuid(),
+                                                   .gid = getegid(),
+                                                   .name = bytes_of_string(name)}});
+}
+
+static int watch_opens(const char *path)
+{
+    int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    assert_true(fd >= 0 && inotify_add_watch(fd, path, IN_OPEN) >= 0);
+    return fd;
+}
+
+static bool was_opened(int watch)
+{
+    /* Events of a watch on a file have no names: they are all of one size. */
+    struct inotify_event events[32];
+    ssize_t n = read(watch, events, sizeof events);
+    for (ssize_t i = 0; i < n / (ssize_t)sizeof *events; i++)
+        if (events[i].mask & IN_OPEN)
+            return true;
+    return false;
+}
+
+/* Every request that names a node, on one that is a device. */
+static void ask_everything(struct fixture *f, uint64_t device)
+{
+    const struct bytes xattr = bytes_of_string("user.x");
+    struct wire_message setattr = {.type = WIRE_SETATTR, .setattr = {.node = device, .mode = 0600}};
+    uint64_t handle;
+    assert_int_equal(t_open(f, device, WIRE_OPEN_READ), -ENXIO);
+    assert_int_equal(t_open(f, device, WIRE_OPEN_WRITE), -ENXIO);
+    assert_int_equal(t_open(f, device, WIRE_OPEN_WRITE | WIRE_OPEN_TRUNCATE), -ENXIO);
+    assert_int_equal(t_open(f, device, WIRE_OPEN_READ | WIRE_OPEN_DIRECTORY), -ENOTDIR);
+    assert_int_equal(t_create(f, f->demo, "device", WIRE_OPEN_WRITE, 0600, &handle), -ESTALE);
+    assert_int_equal(
+        t_create(f, f->demo, "device", WIRE_OPEN_WRITE | WIRE_OPEN_EXCLUSIVE, 0600, &handle),
+        -EEXIST);
+    assert_int_equal(t_getattr(f, device, 0, NULL), 0);
+    setattr.setattr.valid = WIRE_SET_SIZE;
+    assert_int_equal(run(f, &setattr), -EINVAL);
+    setattr.setattr.valid = WIRE_SET_UID | WIRE_SET_GID;
+    assert_int_equal(run(f, &setattr), 0);
+    setattr.setattr.valid = WIRE_SET_ATIME | WIRE_SET_MTIME | WIRE_SET_MTIME_NOW;
+    assert_int_equal(run(f, &setattr), 0);
+    setattr.setattr.valid = WIRE_SET_MODE | WIRE_SET_KILL_PRIV;
+    assert_int_equal(run(f, &setattr), 0);
+    const struct wire_message others[] = {
+        {.type = WIRE_READLINK, .readlink.node = device},
+        {.type = WIRE_GETXATTR, .getxattr = {.node = device, .name = xattr}},
+        {.type = WIRE_SETXATTR, .setxattr = {.node = device, .name = xattr, .value = xattr}},
+        {.type = WIRE_LISTXATTR, .listxattr.node = device},
+        {.type = WIRE_REMOVEXATTR, .removexattr = {.node = device, .name = xattr}},
+        {.type = WIRE_STATFS, .statfs.node = device},
+        {.type = WIRE_LOOKUP, .lookup = {.parent = device, .name = xattr}},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(others); i++)
+        (void)run(f, &others[i]);
+    assert_int_equal(t_link(f, device, f->demo, "second"), device);
+    assert_int_equal(t_rename(f, f->demo, "second", f->demo, "third", 0), 0);
+    int64_t root = t_open(f, f->demo, WIRE_OPEN_READ | WIRE_OPEN_DIRECTORY);
+    assert_int_equal(list_after(f, (uint64_t)root, 0, 0x1000, 1), 0);
+    t_release(f, (uint64_t)root);
+    drop_descriptors(f);
+    assert_int_equal(t_getattr(f, device, 0, NULL), 0);
+    assert_int_equal(t_unlink(f, f->demo, "third"), 0);
+    assert_int_equal(t_unlink(f, f->demo, "device"), 0);
+}
+
+/* Made for root by root, and never opened, not even when one was there already. */
+static void test_devices(void **state)
+{
+    struct fixture *f = *state;
+    char path[4096];
+    assert_int_equal(make_device(f, "device", S_IFCHR | 0666, 0), -EPERM);
+    assert_int_equal(make_device(f, "device", S_IFBLK | 0666, 0), -EPERM);
+    assert_false(exists(f, "device"));
+    if (geteuid() != 0) {
+        assert_int_equal(make_device(f, "device", S_IFCHR | 0666, WIRE_MAKE_OWNER), -EPERM);
+        return;
+    }
+    assert_int_equal(make_device(f, "device", S_IFBLK | 0640, WIRE_MAKE_OWNER), 0);
+    assert_int_equal(f->reply.message.entry.attr.mode, S_IFBLK | 0640);
+    assert_int_equal(f->reply.message.entry.attr.rdev, makedev(1, 3));
+    assert_int_equal(t_unlink(f, f->demo, "device"), 0);
+    assert_int_equal(make_device(f, "device", S_IFCHR | 0666, WIRE_MAKE_OWNER), 0);
+
+    _cleanup_close_ int watch = watch_opens(tree_path(f, "device", path));
+    ask_everything(f, f->reply.message.entry.node);
+    assert_false(was_opened(watch));
+
+    assert_int_equal(mknod(path, S_IFCHR | 0666, makedev(1, 3)), 0);
+    _cleanup_close_ int second = watch_opens(path);
+    ask_everything(f, (uint64_t)t_lookup(f, f->demo, "device"));
+    assert_false(was_opened(second));
+
+    /* The watch would have told. */
+    assert_int_equal(mknod(path, S_IFCHR | 0666, makedev(1, 3)), 0);
+    _cleanup_close_ int third = watch_opens(path), fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0 && was_opened(third));
+    assert_int_equal(unlink(path), 0);
+}
+
 int main(int argc, char **argv)
 {
     fixture_world(argc, argv);
@@ -297,6 +409,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         T(test_readdir_sizes), T(test_readdir_while_deleting), T(test_readdir_errors),
         T(test_forget),        T(test_behind_our_back),        T(test_made_for_others),
+        T(test_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
