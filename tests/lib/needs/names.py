@@ -1,10 +1,11 @@
 """Errno by the book, and names that are bytes."""
 
+import ctypes
 import errno
 import os
 import subprocess
 
-from .base import (RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, check, fails, get, opened,
+from .base import (LIBC, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, check, fails, get, opened,
                    put, renameat2)
 
 
@@ -146,3 +147,63 @@ def hostile_names(_):
         assert os.readlink(name) == name
         os.rename(b"moved", name)
         assert get(name) == b"%d" % i
+
+
+@check
+def paths_of_4095_bytes(_):
+    """The longest path that a system call takes, the first that it does not, and a directory
+    that is deeper than any path: work goes on there by relative names."""
+    step = "d" * 200
+    here = os.getcwd()
+    deep = here
+    while len(deep) + 1 + len(step) < 4044:  # leaves 50 to 251 bytes for a name
+        deep += "/" + step
+        os.mkdir(deep)
+    longest = deep + "/" + "f" * (4095 - len(deep) - 1)
+    put(longest, b"longest")
+    assert len(longest) == 4095 and get(longest) == b"longest"
+    for go in (os.stat, os.mkdir, os.unlink, lambda p: os.open(p, os.O_WRONLY | os.O_CREAT),
+               lambda p: os.rename(longest, p), os.readlink, lambda p: os.symlink("x", p)):
+        with fails(errno.ENAMETOOLONG):
+            go(longest + "f")
+    os.chdir(deep)
+    assert os.getcwd() == deep
+    for _ in range(3):
+        os.mkdir(step)
+        os.chdir(step)
+    put("f", b"deeper")
+    assert get("f") == b"deeper" and os.listdir(".") == ["f"]
+    os.rename("f", "g")
+    with fails(errno.ENAMETOOLONG):
+        os.stat(os.path.join(deep, step, step, step, "g"))
+    buffer = ctypes.create_string_buffer(8192)
+    assert LIBC.syscall(79, buffer, 8192) == -1 and ctypes.get_errno() == errno.ENAMETOOLONG  # getcwd
+    os.chdir("../../..")
+    assert os.getcwd() == deep
+    os.chdir(here)
+    subprocess.run(["rm", "-r", step], check=True)  # descends by descriptors
+    assert os.listdir(".") == []
+
+
+@check
+def paths_with_dots_and_slashes(_):
+    os.makedirs("a/b/c")
+    put("a/f", b"x")
+    for path in ("a//f", "./a/./f", "a/b/../f", "a/b/c/../../f", os.getcwd() + "//a///f"):
+        assert get(path) == b"x"
+    for path in ("a/missing/../f", "missing/../a/f"):
+        with fails(errno.ENOENT):
+            os.stat(path)
+    with fails(errno.ENOTDIR):
+        os.stat("a/f/../f")
+    with fails(errno.ENOENT):
+        os.stat("")
+    for go, number in ((lambda: os.mkdir("a/."), errno.EEXIST), (lambda: os.mkdir("a/.."), errno.EEXIST),
+                       (lambda: os.rmdir("a/b/."), errno.EINVAL), (lambda: os.rmdir("a/b/c/.."), errno.ENOTEMPTY),
+                       (lambda: os.rename("a/b/.", "x"), errno.EBUSY), (lambda: os.unlink("a/f/"), errno.ENOTDIR)):
+        with fails(number):
+            go()
+    os.mkdir("slash/")
+    os.rename("slash/", "other/")
+    os.rmdir("other/")
+    assert os.listdir(".") == ["a"]
