@@ -33,7 +33,7 @@ def in_namespace(harness, fuse_works):
         table.write_text(fstab)
         setup = f"mount --bind {sbin} /sbin && mount --bind {table} /etc/fstab && "
         # An automounter or systemd must not see fuse's mounts here.
-        return harness.run(["unshare", "--mount", "--propagation", "private", "sh", "-ec",
+        return harness.run(["unshare", "--mount", "--propagation", "slave", "sh", "-ec",
                             setup + "set -e\n" + textwrap.dedent(script)], env=env, cwd="/", timeout=40)
     return go
 

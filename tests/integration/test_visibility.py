@@ -1,6 +1,7 @@
 """Pruning as tools see it: crawlers do not descend, the service is not asked, what is hidden is
 not there by any way in but a command's; and rules change while a mount is in use."""
 
+import ctypes
 import errno
 import json
 import os
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from lib.berthwire import CallError, Connection, decode_list
 from lib.harness import wait_until
 
 PACKAGES = 20
@@ -82,6 +84,72 @@ def test_crawlers_do_not_descend(tree, service, start_mount, run):
     assert plain.stats()["unlisted"] == 0
 
 
+def index(directory):
+    """An indexer of an editor: watches every directory, lists it, and looks at every file."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    watches = libc.inotify_init1(os.O_CLOEXEC)
+    try:
+        for place, _, files in os.walk(directory):
+            assert libc.inotify_add_watch(watches, os.fsencode(place), 0x3c6) >= 0
+            for name in files:
+                path = os.path.join(place, name)
+                if os.lstat(path).st_size < 1 << 20:
+                    with open(path, "rb") as file:
+                        file.read()
+    finally:
+        os.close(watches)
+
+
+CRAWLERS = {
+    "find": ["find", ".", "-type", "f", "-size", "+1"],
+    "rg": ["rg", "--no-ignore", "--hidden", "-l", "needle"],
+    "du": ["du", "-a", "."],
+    "tar": ["tar", "-cf", "/dev/null", "--exclude-caches", "."],
+    "rsync": ["rsync", "-an", "./", "/nonexistent"],
+    "git": ["git", "-c", "init.templateDir=", "ls-files", "--others"],
+    "indexer": index,
+}
+
+
+@pytest.mark.parametrize("name", CRAWLERS)
+def test_each_crawler_costs_the_same_whatever_is_unlisted(name, tree, start_mount, run):
+    """Counted in the messages of each mount, before and after the trees below node_modules and
+    __pycache__ have grown: more where they are listed, none more where they are not."""
+    (tree / ".git/objects").mkdir()
+    (tree / ".git/refs").mkdir()
+    (tree / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    (tree / ".git/config").write_text("[core]\nrepositoryformatversion = 0\n")
+    plain = start_mount(workspace="demo")
+    pruned = start_mount(workspace="demo", options="prune=ide")
+
+    def crawl(mount):
+        work = CRAWLERS[name]
+        if callable(work):
+            work(mount.path)
+        else:
+            run(work, cwd=mount.path, check=True)
+
+    def costs():
+        # FORGET and RELEASE come when the kernel likes.
+        def asked(mount):
+            return sum(count for what, count in mount.stats()["requests"].items() if what not in ("FORGET", "RELEASE"))
+        found = []
+        for mount in plain, pruned:
+            before = asked(mount)
+            crawl(mount)
+            found.append(asked(mount) - before)
+        return found
+    costs()  # git's first look may write
+    few = costs()
+    for i in range(PACKAGES, 3 * PACKAGES):
+        for place in tree / f"node_modules/package{i}", tree / f"src/__pycache__/package{i}":
+            place.mkdir()
+            (place / "index.js").write_text("needle\n")
+    many = costs()
+    assert many[0] - few[0] >= 2 * 2 * PACKAGES, (few, many)
+    assert abs(many[1] - few[1]) <= 6, (few, many)
+
+
 def test_the_service_is_not_asked_about_what_lies_below(tree, service, start_mount, run_berth, run):
     mount = start_mount(workspace="demo", options="prune=ide")
 
@@ -151,6 +219,40 @@ def test_hidden_does_not_exist(tree, service, start_mount, run_berth, tmp_path):
     assert run_berth("exec", "-w", "demo", "-C", "private", "--", "ls").stdout == "x\n"
     # Other connections have other rules.
     assert (start_mount(workspace="demo").path / ".env").read_text() == "needle\n"
+
+
+def test_hidden_for_every_connection(tree, service, run_berth):
+    """It is the service that hides: a client that never heard of rules gets no further."""
+    run_berth("visibility", "demo", "--add", "hidden:.env", "--add", "hidden:/src/", "--add", "dist/", check=True)
+    with Connection.unix(service.socket) as wire:
+        wire.upgrade()
+        wire.hello()
+        root = wire.call("WORKSPACE_OPEN", key=b"demo")["node"]
+        shown = wire.call("LOOKUP", parent=root, name=b".git")["node"]
+        dist = wire.call("LOOKUP", parent=root, name=b"dist")["node"]
+        app = wire.call("LOOKUP", parent=dist, name=b"app.js")["node"]
+
+        def fails(number, name, /, **values):
+            with pytest.raises(CallError) as caught:
+                wire.call(name, **values)
+            assert caught.value.errno == number, (name, values, caught.value)
+        for name in (b".env", b"src", b".berth"):
+            fails(errno.ENOENT, "LOOKUP", parent=root, name=name)
+            fails(errno.ENOENT, "UNLINK", parent=root, name=name)
+            fails(errno.ENOENT, "RMDIR", parent=root, name=name)
+            fails(errno.ENOENT, "RENAME", parent=root, new_parent=shown, name=name, new_name=b"out")
+        fails(errno.EPERM, "CREATE", parent=root, name=b".env", flags=3, mode=0o600)
+        fails(errno.EPERM, "MKDIR", parent=root, name=b"src", mode=0o700)
+        fails(errno.EPERM, "SYMLINK", parent=root, name=b".env", target=b"x")
+        fails(errno.EPERM, "MKNOD", parent=root, name=b".env", mode=0o100600)
+        fails(errno.EPERM, "LINK", node=app, parent=root, name=b".env")
+        fails(errno.EPERM, "RENAME", parent=dist, new_parent=root, name=b"app.js", new_name=b".env")
+        handle = wire.call("OPEN", node=root, flags=1 | 32)["handle"]
+        page = wire.call("READDIR", handle=handle, cookie=0, size=65536, plus=0)
+        listed = {entry["name"] for entry in decode_list("DIRENT", page["entries"])}
+        assert listed == {b".git", b"node_modules"}
+    for name in (".env", "src", "dist"):
+        assert (tree / name).exists()
 
 
 def test_nothing_unseen_is_deleted(tree, start_mount, run):
