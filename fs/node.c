@@ -166,14 +166,13 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
             valid |= bits[n].wire;
     if (to_set & FUSE_SET_ATTR_KILL_SUID)
         valid |= WIRE_SET_KILL_PRIV;
-    const struct inode *i = inode_get(&d->inodes, ino);
-    if (!valid && (!i || i->type != S_IFREG)) {
-        op_getattr(req, ino, fi);
-        return;
+    /* All that is left of a chown that changes no owner; it still changes the ctime, and clears
+     * set-uid and set-gid. */
+    if (!valid) {
+        valid = WIRE_SET_UID | WIRE_SET_GID;
+        attr->st_uid = (uid_t)-1;
+        attr->st_gid = (gid_t)-1;
     }
-    /* What is left of a chown that changes no owner still clears set-uid and set-gid. */
-    if (!valid)
-        valid = WIRE_SET_KILL_PRIV;
     struct request *r = request_start(req, WIRE_SETATTR, NULL, NULL);
     if (!r || !request_set_inode(r, ino))
         return;
