@@ -78,10 +78,19 @@ def test_noatime(demo, start_mount):
 
 
 def test_devices_have_no_effect(demo, start_mount):
-    os.mknod(demo / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    mount = start_mount(workspace="demo", options="owner=server")
-    with pytest.raises(PermissionError):
-        os.open(mount.path / "null", os.O_RDWR)
-    with pytest.raises(PermissionError) as caught:
-        os.mknod(mount.path / "new", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    """Those that a command made are seen and not opened; the mount makes none unless for root with
+    the owners of the service."""
+    device = os.makedev(1, 3)
+    os.mknod(demo / "null", stat.S_IFCHR | 0o666, device)
+    mapped = start_mount(workspace="demo")
+    served = start_mount(workspace="demo", options="owner=server")
+    with pytest.raises(OSError) as caught:
+        os.mknod(mapped.path / "new", stat.S_IFCHR | 0o666, device)
     assert caught.value.errno == errno.EPERM
+    os.mknod(served.path / "new", stat.S_IFCHR | 0o666, device)
+    for mount in mapped, served:
+        for name in "null", "new":
+            assert stat.S_ISCHR((mount.path / name).stat().st_mode)
+            with pytest.raises(PermissionError) as caught:
+                os.open(mount.path / name, os.O_RDWR)
+            assert caught.value.errno == errno.EACCES
