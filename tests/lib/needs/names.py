@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+import stat
 import subprocess
 
 from .base import (LIBC, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, check, fails, get, opened,
@@ -125,6 +126,14 @@ def renameat2_flags(_):
         with fails(errno.EINVAL):
             renameat2("d", "b", flags)
     assert sorted(os.listdir(".")) == ["b", "d", "new"]
+    # For overlays: a device that marks the old name, from those who may make one, or a refusal.
+    try:
+        renameat2("d", "moved", RENAME_WHITEOUT)
+    except OSError as error:
+        assert error.errno in (errno.EINVAL, errno.EPERM), error
+        assert sorted(os.listdir(".")) == ["b", "d", "new"]
+    else:
+        assert stat.S_ISCHR(os.lstat("d").st_mode) and os.lstat("d").st_rdev == 0
 
 
 @check

@@ -82,6 +82,29 @@ def attributes_stay_when_nothing_changes(_):
     assert after[:7] == before[0][:7], "renaming changes nothing but ctime"
 
 
+@check
+def git_trusts_what_is_the_users_own(_):
+    """git refuses to work in a repository that seems to be somebody else's."""
+    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_GLOBAL": "/dev/null",
+                   "GIT_CONFIG_NOSYSTEM": "1", "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@example.org",
+                   "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@example.org"}
+
+    def git(*words):
+        result = subprocess.run(["git", *words], env=environment, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+    git("init", "-q")
+    put("f", b"x\n")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    # What the index remembers is what is there: nothing is read again, nothing is dirty.
+    assert git("status", "--porcelain") == "" and git("diff-files", "--name-only") == ""
+    os.rename("f", "g")
+    assert git("status", "--porcelain").split() == ["D", "f", "??", "g"]
+    git("gc", "-q")
+    git("fsck", "--strict")
+
+
 # --- editors -------------------------------------------------------------------------------
 
 @check
