@@ -133,3 +133,16 @@ def test_signal_ends_the_process_it_is_sent_to(harness):
     process = harness.start("sleeper", "sleep", "600")
     process.expected_status = (-signal.SIGTERM,)
     assert process.stop() == -signal.SIGTERM
+
+
+def test_a_mount_that_another_namespace_holds_is_ended(mount):
+    """A copy in somebody's mount namespace keeps the filesystem, and so the driver, alive."""
+    with subprocess.Popen(["unshare", "--mount", "sh", "-c", "echo; exec sleep 60"], stdout=subprocess.PIPE) as other:
+        try:
+            other.stdout.readline()
+            assert parts.held_elsewhere(mount.row)
+            started = time.monotonic()
+            mount.close()
+            assert time.monotonic() - started < parts.STOP_TIMEOUT
+        finally:
+            other.kill()

@@ -109,6 +109,19 @@ def abort_mount(row):
         (_connections() / minor / "abort").write_text("1")
 
 
+def held_elsewhere(row):
+    """True when a process in another mount namespace has a copy of this mount, made when that
+    namespace was: the filesystem then lives on, and its driver with it."""
+    ours = os.readlink("/proc/self/ns/mnt")
+    device = f" {row['device']} "
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if os.readlink(entry / "ns/mnt") != ours and device in (entry / "mountinfo").read_text(errors="replace"):
+                    return True
+    return False
+
+
 def force_unmount(directory):
     """Takes down every mount at or below directory, stuck or not. True if there was one."""
     found = False
@@ -375,8 +388,12 @@ class Mount(Process):
             if b"busy" not in result.stderr or time.monotonic() > deadline:
                 raise HarnessError(f"fusermount3 -u: {result.stderr.decode()}")
             time.sleep(0.05)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.popen.wait(STOP_TIMEOUT)
+        for timeout in (2, STOP_TIMEOUT):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.popen.wait(timeout)
+                return
+            if held_elsewhere(self.row):
+                abort_mount(self.row)
 
     def close(self):
         error = None
