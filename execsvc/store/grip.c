@@ -12,10 +12,10 @@
 /* Levels whose nodes fit on the stack while a path is put together; deeper ones allocate. */
 #define SHORT_DEPTH 64
 
-/* Largest file that is kept open when it is replaced. Stops a client that never forgets what it
- * looked up from filling the disk with files that nobody can see: with every descriptor of the
- * cache (CACHED_DESCRIPTORS_MAX) it is 1 GiB. */
-#define REPLACED_SIZE_MAX ((uint64_t)256 << 10)
+/* Largest file that is kept open when its name is removed or replaced. Stops a client that never
+ * forgets what it looked up from filling the disk with files that nobody can see: with every
+ * descriptor of the cache (CACHED_DESCRIPTORS_MAX) it is 1 GiB. */
+#define REMOVED_SIZE_MAX ((uint64_t)256 << 10)
 
 int grip_statx_fd(int fd, struct statx *ret)
 {
@@ -92,9 +92,9 @@ void grip_release(struct grip *grip)
         bool full = false;
         store_lock(store);
         if (--node->pins == 0) {
-            /* Of files, only small ones that were replaced are kept: a kept descriptor of a file
-             * that a command deletes would keep its blocks from being freed. */
-            if ((node->type == S_IFDIR || node->replaced) && !node->workspace->removed) {
+            /* Of files, only small ones that a client removed are kept: a kept descriptor of a
+             * file that a command deletes would keep its blocks from being freed. */
+            if ((node->type == S_IFDIR || node->removed) && !node->workspace->removed) {
                 append_newest_locked(&store->cached, node);
                 full = store->cached.count > store->limits.cached_descriptors;
             } else {
@@ -255,18 +255,18 @@ int grip_take(struct node *node, struct grip *ret, struct statx *ret_stx)
     return 0;
 }
 
-void grip_keep_replaced(struct workspace *workspace, int dir_fd, const char *name)
+void grip_keep_removed(struct workspace *workspace, int dir_fd, const char *name)
 {
     _cleanup_close_ int fd = openat(dir_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     struct statx stx;
-    if (fd < 0 || grip_statx_fd(fd, &stx) < 0 || !S_ISREG(stx.stx_mode) ||
-        stx.stx_size > REPLACED_SIZE_MAX)
+    if (fd < 0 || grip_statx_fd(fd, &stx) < 0 || S_ISDIR(stx.stx_mode) ||
+        (S_ISREG(stx.stx_mode) && stx.stx_size > REMOVED_SIZE_MAX))
         return;
     _cleanup_node_ struct node *node = NULL;
     if (node_find(workspace, fd, &stx, &node) < 0)
         return;
     store_lock(workspace->store);
-    node->replaced = true;
+    node->removed = true;
     store_unlock(workspace->store);
     _cleanup_grip_ struct grip grip = {.fd = -1};
     adopt(node, take_fd(&fd), &grip);

@@ -21,11 +21,13 @@ void grip_release(struct grip *grip);
 /* Attributes alone: without opening anything if the file is where it was last seen. */
 int grip_stat(struct node *node, struct statx *ret);
 
-/* To be called before the file at name is replaced by a rename: if it is a node, its descriptor is
- * kept in the cache until the node is forgotten, since a client that has just looked it up is
- * about to open it. Saving by rename would have moments without the file otherwise: the client's
- * kernel tries only once more. Large files are left out, for the blocks they would keep. */
-void grip_keep_replaced(struct workspace *workspace, int dir_fd, const char *name);
+/* To be called before the file at name is unlinked, or replaced by a rename: if it is a node, its
+ * descriptor is kept in the cache until the node is forgotten. A client that has just looked it up
+ * may be about to open it (saving by rename would have moments without the file otherwise: the
+ * client's kernel tries only once more), and one that holds it without having it open, as O_PATH
+ * does, may ask how many links are left. Large files are left out, for the blocks they would keep.
+ */
+void grip_keep_removed(struct workspace *workspace, int dir_fd, const char *name);
 
 /* Closes descriptors that no request uses until at most `keep` are left. */
 void grip_trim(struct store *store, size_t keep);

@@ -21,12 +21,12 @@ struct node {
     uint64_t ino;
     uint64_t generation;
     dev_t device;
-    int fd;        /* O_PATH, or -1; kept beyond its use for directories and what was replaced */
+    int fd;        /* O_PATH, or -1; kept beyond its use for directories and what was removed */
     uint32_t pins; /* uses of fd; 0 and fd >= 0: in store.cached */
     uint32_t refs; /* sessions, requests, handles, children */
     uint16_t type; /* S_IFMT part of the mode */
     bool root;
-    bool replaced; /* see grip_keep_replaced */
+    bool removed; /* see grip_keep_removed */
 };
 
 /* Takes node out of a list it is in. Under store.lock. */

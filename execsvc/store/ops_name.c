@@ -282,6 +282,8 @@ static int remove_name(struct file_session *session, uint64_t parent, struct byt
         return r;
     if (place.hidden)
         return -ENOENT;
+    if (!(flags & AT_REMOVEDIR))
+        grip_keep_removed(place.dir->workspace, place.grip.fd, place.name);
     if (unlinkat(place.grip.fd, place.name, flags) < 0)
         return -errno;
     reply_ok(ret);
@@ -314,7 +316,7 @@ static int rename_places(const struct place *from, const struct place *to, unsig
     (void)pthread_rwlock_wrlock(&workspace->renames);
     atomic_fetch_add(&workspace->rename_count, 1);
     if (!(flags & (RENAME_NOREPLACE | RENAME_EXCHANGE)))
-        grip_keep_replaced(workspace, to->grip.fd, to->name);
+        grip_keep_removed(workspace, to->grip.fd, to->name);
     if (renameat2(from->grip.fd, from->name, to->grip.fd, to->name, flags) < 0)
         r = -errno;
     /* A look-up that saw the old names notes them before this or not at all, so that what is
