@@ -1,7 +1,9 @@
 #include "store/node.h"
 
+#include "base/hash.h"
 #include "store/handle.h"
 #include "store/view.h"
+#include "watch/file_handle.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -24,25 +26,6 @@ static uint64_t node_key(const struct node *node)
 
 /* --- generation ---------------------------------------------------------------- */
 
-/* The same in every run of the service, unlike the keys of tables. */
-static uint64_t hash_bytes(uint64_t hash, const void *data, size_t len)
-{
-    const uint8_t *bytes = data;
-    for (size_t i = 0; i < len; i++)
-        hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
-static uint64_t hash_end(uint64_t hash)
-{
-    hash ^= hash >> 32;
-    hash *= UINT64_C(0x9e3779b97f4a7c15);
-    hash ^= hash >> 29;
-    return hash ? hash : 1; /* 0 means unknown on the wire */
-}
-
-#define HASH_START UINT64_C(0xcbf29ce484222325)
-
 static uint64_t birth_generation(const struct statx *stx)
 {
     uint64_t hash = HASH_START;
@@ -61,27 +44,18 @@ int node_generation(struct workspace *workspace, int dir_fd, const char *name,
         *ret = birth_generation(stx);
         return 0;
     }
-    union {
-        struct file_handle handle;
-        uint8_t space[sizeof(struct file_handle) + MAX_HANDLE_SZ];
-    } h = {.handle.handle_bytes = MAX_HANDLE_SZ};
-    int mount_id;
-    if (name_to_handle_at(dir_fd, name, &h.handle, &mount_id, name[0] ? 0 : AT_EMPTY_PATH) < 0) {
-        switch (errno) {
-        case EOPNOTSUPP:
-        case ENOSYS:
-        case EPERM: /* a sandbox that forbids the call */
-        case EOVERFLOW:
-            if (own)
-                atomic_store_explicit(&workspace->handles_missing, true, memory_order_relaxed);
-            *ret = birth_generation(stx);
-            return 0;
-        }
-        return -errno;
+    int r = file_handle_hash_at(dir_fd, name, ret);
+    switch (r) {
+    case -EOPNOTSUPP:
+    case -ENOSYS:
+    case -EPERM: /* a sandbox that forbids the call */
+    case -EOVERFLOW:
+        if (own)
+            atomic_store_explicit(&workspace->handles_missing, true, memory_order_relaxed);
+        *ret = birth_generation(stx);
+        return 0;
     }
-    uint64_t hash = hash_bytes(HASH_START, &h.handle.handle_type, sizeof h.handle.handle_type);
-    *ret = hash_end(hash_bytes(hash, h.handle.f_handle, h.handle.handle_bytes));
-    return 0;
+    return r;
 }
 
 bool node_matches(const struct node *node, const struct statx *stx)
