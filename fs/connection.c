@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "lock.h"
 #include "prune.h"
 #include "request.h"
 
@@ -187,6 +188,7 @@ static void on_connected(evutil_socket_t fd, short what, void *context)
     }
     d->stats.reconnects++;
     log_info("connected to %s again", d->settings->url);
+    lock_recover(d);
     request_resume_all(d);
 }
 

@@ -23,7 +23,8 @@ struct device {
     struct event *event;
     struct fuse_buf buffer;
     uint64_t init_unique;
-    uint32_t init_offered;
+    uint64_t init_offered;
+    uint64_t init_wanted; /* of these, what the kernel has been told */
     bool init_answered;
 };
 
@@ -33,8 +34,14 @@ struct device {
  * Without PARALLEL_DIROPS the kernel holds a directory locked during each LOOKUP and READDIR
  * in it, so that they go over the network one after the other. Without HANDLE_KILLPRIV_V2 it
  * asks for security.capability before every write; with it, it says when set-uid and set-gid
- * are to be cleared, and the service does. */
-#define WANTED_FLAGS (FUSE_PARALLEL_DIROPS | FUSE_HANDLE_KILLPRIV_V2)
+ * are to be cleared, and the service does. With DIRECT_IO_ALLOW_MMAP files that are open to append
+ * can bypass the page cache and still be mapped. */
+#define WANTED_FLAGS (FUSE_PARALLEL_DIROPS | FUSE_HANDLE_KILLPRIV_V2 | FUSE_DIRECT_IO_ALLOW_MMAP)
+
+/* Linux 6.6 */
+#ifndef FUSE_DIRECT_IO_ALLOW_MMAP
+#define FUSE_DIRECT_IO_ALLOW_MMAP (1ULL << 36)
+#endif
 
 static ssize_t device_read(int fd, void *buffer, size_t len, void *userdata)
 {
@@ -46,6 +53,8 @@ static ssize_t device_read(int fd, void *buffer, size_t len, void *userdata)
             const struct fuse_init_in *init = (const void *)(in + 1);
             dev->init_unique = in->unique;
             dev->init_offered = init->flags;
+            if ((init->flags & FUSE_INIT_EXT) && n >= (ssize_t)(sizeof *in + sizeof *init))
+                dev->init_offered |= (uint64_t)init->flags2 << 32;
         }
     }
     return n;
@@ -59,7 +68,14 @@ static ssize_t device_write(int fd, struct iovec *iov, int count, void *userdata
         if (count >= 2 && out->error == 0 &&
             iov[1].iov_len >= offsetof(struct fuse_init_out, max_background)) {
             struct fuse_init_out *init = iov[1].iov_base;
-            init->flags |= dev->init_offered & WANTED_FLAGS;
+            dev->init_wanted = dev->init_offered & WANTED_FLAGS;
+            if (iov[1].iov_len < offsetof(struct fuse_init_out, unused))
+                dev->init_wanted &= UINT32_MAX;
+            else if (dev->init_wanted >> 32)
+                dev->init_wanted |= FUSE_INIT_EXT; /* the kernel reads flags2 then */
+            init->flags |= (uint32_t)dev->init_wanted;
+            if (dev->init_wanted & FUSE_INIT_EXT)
+                init->flags2 |= (uint32_t)(dev->init_wanted >> 32);
         }
         dev->init_answered = true;
     }
@@ -88,6 +104,11 @@ bool device_open_kills_priv(const struct driver *d)
            (c && (c->open_flags & FUSE_OPEN_KILL_SUIDGID));
 }
 
+bool device_direct_allows_mmap(const struct driver *d)
+{
+    return d->device->init_wanted & FUSE_DIRECT_IO_ALLOW_MMAP;
+}
+
 static void op_init(void *userdata, struct fuse_conn_info *conn)
 {
     conn->max_background = MAX_BACKGROUND;
@@ -100,7 +121,9 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
     /* Not among them: WRITEBACK_CACHE assumes that nobody else changes the files. The first
      * HANDLE_KILLPRIV would have set-uid cleared on every write, whoever writes. Splicing
      * needs pipes that the hooks above do not have. */
-    conn->want = conn->capable & want;
+    const unsigned int locks = FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS;
+    const struct driver *d = userdata;
+    conn->want = conn->capable & (d->options->locks_local ? want : want | locks);
 }
 
 const struct fuse_lowlevel_ops operations = {
@@ -138,7 +161,9 @@ const struct fuse_lowlevel_ops operations = {
     .fallocate = op_fallocate,
     .lseek = op_lseek,
     .copy_file_range = op_copy_file_range,
-    /* Locks are the kernel's own: they hold among the programs of this machine. */
+    .getlk = op_getlk,
+    .setlk = op_setlk,
+    .flock = op_flock,
 };
 
 static void device_readable(evutil_socket_t fd, short what, void *context)

@@ -12,3 +12,6 @@ void device_free(struct device *dev);
  * are to be cleared. libfuse (3.14) does not pass this on. */
 bool device_write_kills_priv(const struct driver *d);
 bool device_open_kills_priv(const struct driver *d);
+
+/* Whether files that are open past the page cache can be mapped nevertheless. */
+bool device_direct_allows_mmap(const struct driver *d);

@@ -1,9 +1,11 @@
 #include "driver.h"
 
+#include <sys/random.h>
 #include <time.h>
 
 #include "base/log.h"
 #include "connection.h"
+#include "lock.h"
 #include "repair.h"
 
 #define FORGETS_PER_NOTICE 4096 /* as many pairs as FORGET takes */
@@ -40,6 +42,8 @@ int driver_init(struct driver *d, struct failure *ret_failure)
     d->waiting.last = &d->waiting.first;
     d->mounted_at = time(NULL);
     d->handles.inodes = &d->inodes;
+    if (getrandom(d->lock_secret, sizeof d->lock_secret, 0) != (ssize_t)sizeof d->lock_secret)
+        return failure_set(ret_failure, -EIO, "no random numbers");
     int r = inode_table_init(&d->inodes, d->options->workspace ? INODE_WORKSPACE : INODE_LOCAL);
     if (r < 0)
         return failure_set(ret_failure, r, "out of memory");
@@ -61,6 +65,7 @@ void driver_release(struct driver *d)
         free(w);
     table_release(&d->workspaces);
     repair_release(d);
+    lock_release(d);
     handle_table_release(&d->handles);
     inode_table_release(&d->inodes);
     visibility_rules_unref(d->rules);

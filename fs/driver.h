@@ -46,6 +46,13 @@ struct driver {
     struct table inode_repairs;  /* inode ID -> struct repair under way */
     struct table handle_repairs; /* handle ID -> struct repair under way */
 
+    struct table locks; /* inode ID -> struct lock_owner and others of it (lock.c) */
+    size_t lock_owners;
+    size_t lock_recoveries;  /* requests under way that take locks again; others wait for them */
+    uint8_t lock_secret[16]; /* see LOCK_CLAIM */
+    uint32_t lock_claimed;   /* connection on which we have claimed */
+    uint32_t lock_ready;     /* connection on which locks can be taken again */
+
     struct device *device;
     struct stop *stop;
     struct supervisor *supervisor;
@@ -63,6 +70,7 @@ struct driver {
         uint64_t blocking;
         uint64_t unlisted; /* entries that rules left out of listings */
         uint64_t hidden;
+        uint64_t locks_lost;    /* owners whose locks were not to be had again */
         uint64_t links_refused; /* readlinks answered with EACCES */
     } stats;
 

@@ -4,6 +4,7 @@
 #include <sys/mount.h>
 
 #include "device.h"
+#include "lock.h"
 #include "repair.h"
 
 /* Access times are the service's: the kernel here sets none, and so obeys noatime for itself
@@ -42,6 +43,14 @@ static uint32_t wire_open_flags(const struct driver *d, int flags)
     return wire;
 }
 
+/* Through its page cache the kernel splits a write where its own idea of the end of the file falls
+ * into a page, so that others' records could get between the parts. Without
+ * FUSE_DIRECT_IO_ALLOW_MMAP such a file could not be mapped any more, which is worse. */
+static bool wants_direct(const struct driver *d, int flags)
+{
+    return (flags & O_APPEND) && device_direct_allows_mmap(d);
+}
+
 /* Gives the server's handle back when the kernel did not get it. */
 static void discard_wire_handle(struct driver *d, uint64_t wire)
 {
@@ -68,7 +77,7 @@ static void open_done(struct request *r, int error, const struct wire_message *r
     }
     if (flags & WIRE_OPEN_TRUNCATE)
         inode_changed(&d->inodes, r->inode);
-    struct fuse_file_info fi = {.fh = h->id};
+    struct fuse_file_info fi = {.fh = h->id, .direct_io = r->direct};
     if (fuse_reply_open(r->fuse, &fi) != 0)
         handle_release(&d->handles, h);
     request_free(r);
@@ -80,6 +89,7 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     if (!r || !request_set_inode(r, ino))
         return;
     r->message.open.flags = wire_open_flags(r->driver, fi->flags) & ~(uint32_t)WIRE_OPEN_EXCLUSIVE;
+    r->direct = wants_direct(r->driver, fi->flags);
     if (device_open_kills_priv(r->driver))
         r->message.open.flags |= WIRE_OPEN_KILL_PRIV;
     request_send(r, open_done);
@@ -109,7 +119,7 @@ static void create_done(struct request *r, int error, const struct wire_message 
     inode_changed(&d->inodes, i);
     struct fuse_entry_param e;
     request_entry(d, i, &c->attr, &e);
-    struct fuse_file_info fi = {.fh = h->id};
+    struct fuse_file_info fi = {.fh = h->id, .direct_io = r->direct};
     inode_looked_up(i);
     if (fuse_reply_create(r->fuse, &e, &fi) != 0) {
         inode_forget(&d->inodes, i, 1); /* the handle still pins it */
@@ -131,6 +141,7 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
     r->message.create = (struct wire_create){.flags = wire_open_flags(r->driver, fi->flags),
                                              .mode = mode & 07777,
                                              .name = request_name(r)};
+    r->direct = wants_direct(r->driver, fi->flags);
     REQUEST_SET_MAKER(r, create);
     if (device_open_kills_priv(r->driver))
         r->message.create.flags |= WIRE_OPEN_KILL_PRIV;
@@ -190,11 +201,17 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off
     request_send(r, write_done);
 }
 
-static void flushed(struct request *r, int error, const struct wire_message *reply)
+static void synced(struct request *r, int error, const struct wire_message *reply)
 {
     /* An error is told once, to the close() or fsync() that asked. */
     r->handle->dirty = false;
     request_done_ok(r, error, reply);
+}
+
+static void flushed(struct request *r, int error, const struct wire_message *reply)
+{
+    r->handle->dirty = false;
+    lock_end_flush(r, r->position, error);
 }
 
 void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -202,21 +219,24 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct request *r = request_start(req, WIRE_FLUSH, NULL, NULL);
     if (!r || !request_set_handle(r, fi))
         return;
+    r->position = fi->lock_owner;
     /* Of a handle that was not written to, or was lost with its connection, the service can
      * say nothing: each write has been answered. And since fork() and exec() close
      * descriptors too, this must not wait for a service that is down. */
     if (r->handle->dirty && repair_handle_current(r->driver, r->handle))
         request_send(r, flushed);
     else
-        request_reply_ok(r);
+        lock_end_flush(r, r->position, 0);
 }
 
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct driver *d = fuse_req_userdata(req);
     struct handle *h = handle_get(&d->handles, fi->fh);
-    if (h)
+    if (h) {
+        lock_end_handle(d, h);
         handle_release(&d->handles, h);
+    }
     (void)fuse_reply_err(req, 0);
     driver_notices_pending(d);
 }
@@ -231,7 +251,7 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
         return;
     }
     r->message.fsync.datasync = datasync != 0;
-    request_send(r, flushed);
+    request_send(r, synced);
 }
 
 static void changed_done(struct request *r, int error, const struct wire_message *reply)

@@ -13,6 +13,7 @@ struct handle {
     struct handle *next; /* of the same inode */
     uint32_t connection;
     uint32_t flags;                       /* WIRE_OPEN_…, for opening it again */
+    bool lost;                            /* its lock is: nothing more may be done through it */
     bool dirty;                           /* written since the last FLUSH or FSYNC that succeeded */
     uint32_t pins;                        /* requests in flight, and 1 until it is released */
     struct listing *listing;              /* directories: entries read ahead, or NULL */

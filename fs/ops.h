@@ -47,6 +47,12 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
  * else 0. */
 uint32_t open_atime_flag(const struct driver *d, int flags, unsigned long mount_flags);
 
+/* lock.c */
+void op_getlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lock);
+void op_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lock,
+              int sleep);
+void op_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, int op);
+
 /* directory.c: open directories */
 void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);

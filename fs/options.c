@@ -18,8 +18,8 @@ const char options_usage[] =
     "  -o OPTIONS   url=, config=, token_file=, ca_file=, cert_file=, key_file=,\n"
     "               workspace=ID, timeout=SECONDS, log=FILE, owner=map|server,\n"
     "               symlinks=contain|contain+translate|verbatim|refuse,\n"
-    "               system_prefixes=PATH:PATH..., prune=PROFILE|FILE, allow_other, ro,\n"
-    "               and the usual options of mount(8)\n"
+    "               system_prefixes=PATH:PATH..., prune=PROFILE|FILE, locks=server|local,\n"
+    "               allow_other, ro, and the usual options of mount(8)\n"
     "  -V           version\n"
     "  -h           this help\n";
 
@@ -119,6 +119,17 @@ static int set_system_prefixes(struct options *o, const char *value, struct fail
     return r < 0 ? r : set_string(&o->system_prefixes, value, f);
 }
 
+static int set_locks(struct options *o, const char *value, struct failure *f)
+{
+    if (strcmp(value, "server") == 0)
+        o->locks_local = false;
+    else if (strcmp(value, "local") == 0)
+        o->locks_local = true;
+    else
+        return failure_set(f, -EINVAL, "locks=%s: expected locks=server or locks=local", value);
+    return 0;
+}
+
 static int add_kernel_option(struct options *o, const char *option, struct failure *f)
 {
     size_t old = o->kernel_options ? strlen(o->kernel_options) : 0;
@@ -159,6 +170,8 @@ static int apply_option(struct options *o, const char *option, struct failure *f
         return set_timeout(o, option + strlen("timeout="), f);
     if (starts_with(option, "owner="))
         return set_owner(o, option + strlen("owner="), f);
+    if (starts_with(option, "locks="))
+        return set_locks(o, option + strlen("locks="), f);
     if (starts_with(option, "symlinks="))
         return set_symlinks(o, option + strlen("symlinks="), f);
     if (starts_with(option, "system_prefixes="))

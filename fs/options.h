@@ -15,6 +15,7 @@ struct options {
     bool fake; /* mount -f: check the options and do nothing */
     bool allow_other;
     bool owner_server;
+    bool locks_local; /* locks hold on this machine alone */
     char *mountpoint; /* as given */
     char *workspace;  /* thread ID or directory name, or NULL */
     char *log_file;

@@ -98,6 +98,7 @@ void repair_inode(struct driver *d, struct inode *i, struct request *waiter)
         return;
     }
     q->context = p;
+    q->urgent = true;
     if (workspace) {
         q->message.workspace_open.flags = WIRE_WORKSPACE_BY_NAME;
         q->message.workspace_open.key = request_name(q);
@@ -143,6 +144,7 @@ void repair_handle(struct driver *d, struct handle *h, struct request *waiter)
         return;
     }
     q->context = p;
+    q->urgent = true;
     q->inode = inode_pin(h->inode);
     q->message.open.flags =
         h->flags & ~(uint32_t)(WIRE_OPEN_TRUNCATE | WIRE_OPEN_EXCLUSIVE | WIRE_OPEN_KILL_PRIV);

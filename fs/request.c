@@ -110,6 +110,10 @@ bool request_set_handle(struct request *r, const struct fuse_file_info *fi)
         request_fail(r, -EBADF);
         return false;
     }
+    if (h->lost && r->message.type != WIRE_FLUSH) {
+        request_fail(r, -EIO);
+        return false;
+    }
     r->handle = handle_pin(h);
     return true;
 }
@@ -155,6 +159,14 @@ static void bind_numbers(struct request *r)
         SET(READDIR, readdir.handle, handle);
         SET(FALLOCATE, fallocate.handle, handle);
         SET(SEEK, seek.handle, handle);
+    case WIRE_LOCK_GET:
+        m->lock_get.node = node;
+        m->lock_get.handle = handle;
+        break;
+    case WIRE_LOCK_SET:
+        m->lock_set.node = node;
+        m->lock_set.handle = handle;
+        break;
     case WIRE_GETATTR:
         m->getattr.node = node;
         m->getattr.handle = handle;
@@ -216,7 +228,7 @@ static void defer(struct request *r)
         return;
     }
     /* Set once: a connection that comes and goes does not prolong the wait. */
-    if (!r->deferred) {
+    if (!r->deferred || r->waits) {
         r->deferred = true;
         r->deadline_ns = clock_monotonic_ns() + d->options->timeout_ms * NSEC_PER_MSEC;
     }
@@ -230,12 +242,15 @@ static void answered(void *context, int error, const struct wire_message *reply)
 {
     struct request *r = context;
     struct driver *d = r->driver;
+    r->tag = 0;
     if (error == 0) {
         r->done(r, 0, reply);
+    } else if (!reply && r->once) {
+        r->done(r, -ENOTCONN, NULL);
     } else if (reply) {
         r->done(r, request_errno(error), NULL);
-    } else if (wire_row(r->message.type)->effect == WIRE_EFFECT_READS && !r->repeated &&
-               !d->stopping) {
+    } else if (wire_row(r->message.type)->effect == WIRE_EFFECT_READS &&
+               (!r->repeated || r->waits) && !d->stopping) {
         /* The connection was lost. A question can be asked again, once. */
         r->repeated = true;
         defer(r);
@@ -245,10 +260,34 @@ static void answered(void *context, int error, const struct wire_message *reply)
     }
 }
 
+static void send_cancel(struct request *r)
+{
+    const struct wire_message cancel = {.type = WIRE_CANCEL};
+    (void)client_send(r->driver->client, r->tag, &cancel);
+}
+
+/* A request that had to queue behind others has a tag now. */
+static void sent(void *context, uint64_t tag)
+{
+    struct request *r = context;
+    bool late = r->interrupted && r->tag == 0;
+    r->tag = tag;
+    if (late)
+        send_cancel(r);
+}
+
 static void dispatch(struct request *r)
 {
     struct driver *d = r->driver;
-    if (!d->client) {
+    if (r->interrupted) {
+        r->done(r, -ECANCELED, NULL);
+        return;
+    }
+    if (r->once && (!d->client || r->connection != d->inodes.connection)) {
+        r->done(r, -ENOTCONN, NULL);
+        return;
+    }
+    if (!d->client || (d->lock_recoveries && !r->urgent)) {
         defer(r);
         return;
     }
@@ -276,8 +315,12 @@ static void dispatch(struct request *r)
     r->stamp = d->inodes.stamp;
     r->connection = d->inodes.connection;
     struct client_call call = {.reply = answered, .context = r, .blocking = !r->quiet};
-    int error = client_call(d->client, &r->message, &call, NULL);
-    if (error == -ENOTCONN) {
+    if (r->waits)
+        call.writable = sent;
+    int error = client_call(d->client, &r->message, &call, r->waits ? &r->tag : NULL);
+    if (error == -ENOTCONN && r->once) {
+        r->done(r, error, NULL);
+    } else if (error == -ENOTCONN) {
         defer(r);
     } else if (error < 0) {
         r->done(r, request_errno(error), NULL);
@@ -297,6 +340,26 @@ static struct request *take_waiting(struct driver *d)
     struct request *first = d->waiting.first;
     d->waiting = (struct request_queue){.last = &d->waiting.first};
     return first;
+}
+
+void request_cancel(struct request *r)
+{
+    struct driver *d = r->driver;
+    r->interrupted = true;
+    if (r->tag && d->client) {
+        send_cancel(r);
+        return;
+    }
+    /* If it does not wait for a connection, it comes back when it has a tag or its file. */
+    for (struct request **at = &d->waiting.first; *at; at = &(*at)->next)
+        if (*at == r) {
+            *at = r->next;
+            if (!*at)
+                d->waiting.last = at;
+            r->next = NULL;
+            r->done(r, -ECANCELED, NULL);
+            return;
+        }
 }
 
 void request_resume_all(struct driver *d)

@@ -37,6 +37,11 @@ struct request {
     uint64_t deadline_ns;
     bool deferred;
     bool repeated;
+    bool urgent;      /* does not wait until locks have been taken again */
+    bool once;        /* on the connection that is set already, or it fails with -ENOTCONN */
+    bool waits;       /* for a lock: sent again after each lost connection, until cancelled */
+    bool interrupted; /* request_cancel was called */
+    uint64_t tag;     /* of a `waits` request in flight; 0: not in flight */
 
     /* For done */
     size_t size;
@@ -44,7 +49,9 @@ struct request {
     uint64_t position;
     uint64_t stamp; /* inode_table.stamp when it was sent */
     bool plus;
-    bool quiet; /* no caller waits for it */
+    bool quiet;  /* no caller waits for it */
+    bool direct; /* OPEN, CREATE: past the kernel's page cache */
+    int error;   /* FLUSH: of the part that is done */
 
     uint8_t name_len;
     uint8_t new_name_len;
@@ -88,6 +95,9 @@ bool request_set_handle(struct request *r, const struct fuse_file_info *fi);
 
 /* Sends the request, now or when it can be. */
 void request_send(struct request *r, request_done_fn *done);
+
+/* Ends a `waits` request with -ECANCELED, unless it is answered before. */
+void request_cancel(struct request *r);
 
 /* Answers the kernel (if it asked) with an error and frees the request. */
 void request_fail(struct request *r, int error);

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "connection.h"
+#include "lock.h"
 #include "names/thread_id.h"
 
 #define ROOT_INO 1
@@ -269,6 +270,8 @@ int root_describe(const struct driver *d, char **ret)
         {"unlisted", d->stats.unlisted},
         {"hidden", d->stats.hidden},
         {"links_refused", d->stats.links_refused},
+        {"locks", lock_count(d)},
+        {"locks_lost", d->stats.locks_lost},
         {"pid", (uint64_t)getpid()},
     };
     for (size_t i = 0; i < ARRAY_SIZE(numbers); i++)

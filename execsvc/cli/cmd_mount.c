@@ -26,6 +26,8 @@ const char mount_usage[] =
     "       prune=ide       leaves node_modules, .venv, target, caches and the like out of\n"
     "                       listings; prune=./FILE: by rules of your own, see\n"
     "                       `berth help visibility`\n"
+    "       locks=local     file locks hold on this machine alone; locks=server (the\n"
+    "                       default): wherever the files are in use\n"
     "       timeout=SECONDS how long a program waits while the connection is lost\n"
     "       and those of mount(8). In a value, ',' is written '\\,' and '\\' is written '\\\\'.\n"
     "\n"

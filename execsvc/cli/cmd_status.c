@@ -180,6 +180,17 @@ static void print_service(json_t *service)
     print_service_visibility(json_object_get(service, "visibility"));
 }
 
+static void print_locks(json_t *stats)
+{
+    int64_t held = number(stats, "locks"), lost = number(stats, "locks_lost");
+    if (held)
+        (void)printf("    locks held by %" PRId64 " owners\n", held);
+    if (lost)
+        (void)printf("    LOST with the connection: locks of %" PRId64
+                     " owners; their open files answer EIO\n",
+                     lost);
+}
+
 static void print_mount(json_t *mount)
 {
     (void)printf("  ");
@@ -213,6 +224,7 @@ static void print_mount(json_t *mount)
         (void)printf("    symbolic links that lead out of their workspace: refused %" PRId64
                      " times\n",
                      refused);
+    print_locks(stats);
 }
 
 static void print_all(json_t *all)
