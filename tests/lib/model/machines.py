@@ -195,7 +195,8 @@ class File(RuleBasedStateMachine):
 
     @rule(slot=BUFFERED, other=BUFFERED, at=s.WHERE, to=s.WHERE, size=s.HOW_MUCH)
     def copy(self, slot, other, at, to, size):
-        if at < to + size and to < at + size:  # EINVAL, or where the end of the file is in between not
+        size = max(0, min(size, len(self.bytes) - at))  # what is added meanwhile could be copied too
+        if at < to + size and to < at + size:
             return
         content = bytes(self.bytes[at:at + size])
         self.store(content, to)
