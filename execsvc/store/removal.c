@@ -14,7 +14,7 @@ struct removal {
     int top_fd;
     uint64_t deadline_ns;
     uint64_t moved; /* directories moved up so far: their new names */
-    size_t done;    /* names removed or moved in this pass */
+    size_t done;    /* names removed, moved, or changed by others in this pass */
     int error;      /* the first */
 };
 
@@ -114,6 +114,12 @@ static void empty_directory(struct removal *removal, DIR *stream)
     }
 }
 
+/* What others do to a name between two of our steps: removed, or something else in its place. */
+static bool means_changed(int error)
+{
+    return error == -ENOENT || error == -ENOTDIR || error == -EISDIR || error == -ELOOP;
+}
+
 /* Removes one name of the top directory: a directory is emptied, but not of what it holds
  * that is moved up. */
 static void remove_top_name(struct removal *removal, const char *name)
@@ -132,7 +138,9 @@ static void remove_top_name(struct removal *removal, const char *name)
         else if (errno != ENOTEMPTY) /* filled meanwhile: the next pass */
             r = -errno;
     }
-    if (r < 0)
+    if (means_changed(r))
+        removal->done++;
+    else if (r < 0)
         note_error(removal, r);
 }
 

@@ -21,145 +21,6 @@
 
 #define RENAME_PAUSE_US 20
 
-/* --- races with somebody who moves directories and links about -------------------------- */
-
-#define SECRET "outside the workspace"
-
-struct swapper {
-    pthread_t thread;
-    int fd; /* the directory whose names are swapped */
-    const char *a, *b;
-    atomic_bool stop;
-    unsigned long count;
-};
-
-static void *swap(void *context)
-{
-    struct swapper *s = context;
-    while (!atomic_load(&s->stop)) {
-        (void)renameat2(s->fd, s->a, s->fd, s->b, RENAME_EXCHANGE);
-        s->count++;
-    }
-    return NULL;
-}
-
-/* Everything a client can do with names in d/e, while d or d/e is a link to the outside half of
- * the time. */
-static void attack(struct fixture *f, uint64_t d, uint64_t e, uint64_t victim, int i)
-{
-    uint64_t handle;
-    int64_t r = t_create(f, e, "made", RW, 0666, &handle);
-    if (r > 0) {
-        (void)t_write(f, handle, 0, "by the client");
-        t_release(f, handle);
-        t_forget(f, (uint64_t)r, 1);
-    }
-    r = t_open(f, victim, RW);
-    if (r > 0) {
-        assert_int_equal(t_read(f, (uint64_t)r, 0, 100), 0);
-        assert_null(strstr(t_data(f), SECRET));
-        (void)t_write(f, (uint64_t)r, 0, "by the client");
-        t_release(f, (uint64_t)r);
-    }
-    (void)run(f, &(struct wire_message){.type = WIRE_SETATTR,
-                                        .setattr = {.node = victim,
-                                                    .valid = WIRE_SET_MODE | WIRE_SET_SIZE,
-                                                    .mode = 0600 + (unsigned)i % 64,
-                                                    .size = (unsigned)i % 10}});
-    (void)t_unlink(f, e, "secret2");
-    (void)t_mkdir(f, e, "directory");
-    (void)t_rmdir(f, e, "directory");
-    (void)t_rename(f, e, "secret2", d, "stolen", 0);
-    (void)t_symlink(f, e, "link", "x");
-    (void)t_link(f, victim, e, "hard");
-    (void)t_unlink(f, e, "hard");
-    (void)t_unlink(f, e, "link");
-    r = t_lookup(f, e, "secret");
-    if (r > 0) {
-        r = t_open(f, (uint64_t)r, WIRE_OPEN_READ);
-        if (r > 0) {
-            assert_int_equal(t_read(f, (uint64_t)r, 0, 100), 0);
-            assert_null(strstr(t_data(f), SECRET));
-            t_release(f, (uint64_t)r);
-        }
-    }
-}
-
-static void write_file(const char *directory, const char *name, const char *text)
-{
-    char path[4096];
-    (void)snprintf(path, sizeof path, "%s/%s", directory, name);
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
-    (void)close(fd);
-}
-
-static void check_secret(const char *directory, const char *name)
-{
-    char path[4096], text[100] = {0};
-    (void)snprintf(path, sizeof path, "%s/%s", directory, name);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    assert_true(fd >= 0);
-    assert_int_equal(read(fd, text, sizeof text), (ssize_t)strlen(SECRET));
-    assert_string_equal(text, SECRET);
-    struct stat st;
-    assert_int_equal(fstat(fd, &st), 0);
-    assert_int_equal(st.st_mode & 07777, 0644);
-    assert_int_equal(st.st_nlink, 1);
-    (void)close(fd);
-    assert_int_equal(unlink(path), 0);
-}
-
-static void race(struct fixture *f, bool swap_inner)
-{
-    /* outside/e has the same names as d/e. */
-    char outside[128], outside_e[160], path[4096];
-    (void)snprintf(outside, sizeof outside, "%s/outside", f->directory);
-    (void)snprintf(outside_e, sizeof outside_e, "%s/e", outside);
-    assert_int_equal(mkdir(outside, 0755), 0);
-    assert_int_equal(mkdir(outside_e, 0755), 0);
-    write_file(outside_e, "secret", SECRET);
-    write_file(outside_e, "secret2", SECRET);
-    write_file(outside_e, "victim", SECRET);
-    int64_t d = t_mkdir(f, f->demo, "d");
-    int64_t e = t_mkdir(f, (uint64_t)d, "e");
-    make_file(f, "d/e/victim", "inside");
-    int64_t victim = t_lookup(f, (uint64_t)e, "victim");
-    assert_true(victim > 0);
-    assert_int_equal(symlink(outside, tree_path(f, "link", path)), 0);
-    assert_int_equal(symlink(outside_e, tree_path(f, "d/link", path)), 0);
-    struct swapper s = {.a = swap_inner ? "e" : "d", .b = "link"};
-    s.fd = open(swap_inner ? tree_path(f, "d", path) : f->tree, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    assert_int_equal(pthread_create(&s.thread, NULL, swap, &s), 0);
-    uint64_t end = clock_monotonic_ns() + RACE_NS;
-    int rounds = 0;
-    while (clock_monotonic_ns() < end) {
-        attack(f, (uint64_t)d, (uint64_t)e, (uint64_t)victim, rounds++);
-        drop_descriptors(f); /* so that every request walks */
-    }
-    atomic_store(&s.stop, true);
-    (void)pthread_join(s.thread, NULL);
-    (void)close(s.fd);
-    assert_true(rounds > 10 && s.count > 100);
-    check_secret(outside_e, "secret");
-    check_secret(outside_e, "secret2");
-    check_secret(outside_e, "victim");
-    /* Nothing else was made there. */
-    assert_int_equal(rmdir(outside_e), 0);
-    assert_int_equal(rmdir(outside), 0);
-}
-
-static void test_race_outer(void **state)
-{
-    race(*state, false);
-}
-
-static void test_race_inner(void **state)
-{
-    race(*state, true);
-}
-
 /* --- many threads ------------------------------------------------------------------- */
 
 struct worker {
@@ -716,10 +577,10 @@ int main(int argc, char **argv)
 {
     fixture_world(argc, argv);
 #define T(function) cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
-#define EVERYWHERE                                                                            \
-    T(test_race_outer), T(test_race_inner), T(test_many_threads), T(test_rename_is_seamless), \
-        T(test_remove_while_working), T(test_deep), T(test_many_nodes), T(test_node_limit),   \
-        T(test_handle_limits), T(test_cache_limit), T(test_no_descriptors), T(test_path_open)
+#define EVERYWHERE                                                                                \
+    T(test_many_threads), T(test_rename_is_seamless), T(test_remove_while_working), T(test_deep), \
+        T(test_many_nodes), T(test_node_limit), T(test_handle_limits), T(test_cache_limit),       \
+        T(test_no_descriptors), T(test_path_open)
     const struct CMUnitTest without_mount[] = {EVERYWHERE};
     const struct CMUnitTest tests[] = {
         EVERYWHERE,
