@@ -8,7 +8,7 @@ program of its own, with nothing but the standard library, so that a copy of it 
 any user.
 """
 
-from . import attributes, content, names, opening, programs, tools, transfer, users  # each adds its checks
+from . import attributes, content, mappings, names, opening, programs, tools, transfer, users  # each adds its checks
 from .base import CHECKS
 
-__all__ = ["CHECKS", "attributes", "content", "names", "opening", "programs", "tools", "transfer", "users"]
+__all__ = ["CHECKS", "attributes", "content", "mappings", "names", "opening", "programs", "tools", "transfer", "users"]
