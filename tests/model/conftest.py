@@ -2,6 +2,9 @@
 
 import pytest
 
+# Links have any text.
+OPTIONS = ["symlinks=verbatim"]
+
 
 @pytest.fixture
 def local(harness):
@@ -18,9 +21,9 @@ def workspace(service, run_berth):
 
 @pytest.fixture
 def mounted(workspace, service, start_mount):
-    return start_mount(service, workspace="model").path
+    return start_mount(service, workspace="model", options=OPTIONS).path
 
 
 @pytest.fixture
 def mounted_too(workspace, service, start_mount):
-    return start_mount(service, workspace="model").path
+    return start_mount(service, workspace="model", options=OPTIONS).path

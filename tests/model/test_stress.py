@@ -26,7 +26,7 @@ def places(harness, service, start_mount, run_berth):
     run_berth("create", "stress", check=True)
     local = harness.short / "local"
     local.mkdir()
-    options = ["owner=server", "allow_other"]
+    options = ["owner=server", "allow_other", "symlinks=verbatim"]
     return [local, *(start_mount(service, workspace="stress", options=options).path for _ in range(2))]
 
 
