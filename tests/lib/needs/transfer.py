@@ -229,14 +229,14 @@ def space_is_given_and_taken(_):
 def holes_stay_holes(_):
     """cp --sparse, tar -S and rsync -S carry a file with holes over and back, no larger than it was."""
     with opened("f", os.O_RDWR | os.O_CREAT) as fd:
-        os.ftruncate(fd, 12 * MIB)
-        for i in (3, 10):
+        os.ftruncate(fd, 5 * MIB)
+        for i in (1, 4):
             os.pwrite(fd, b"data" * 16384, i * MIB)
         os.fsync(fd)
     data = get("f")
     used = os.stat("f").st_blocks
     assert used * 512 < MIB
-    for how in ("auto", "always"):
+    for how in ("auto", "always", "never"):
         subprocess.run(["cp", f"--sparse={how}", "f", how], check=True)
     subprocess.run("tar -cSf - f | tar -xSf - --transform s/f/untarred/", shell=True, check=True)
     subprocess.run(["rsync", "-S", "f", "synced"], check=True)
@@ -245,8 +245,7 @@ def holes_stay_holes(_):
             os.fsync(fd)
         assert get(name) == data, name
         assert os.stat(name).st_blocks * 512 < MIB, (name, os.stat(name).st_blocks)
-    subprocess.run(["cp", "--sparse=never", "f", "full"], check=True)
-    assert get("full") == data
+    assert get("never") == data
 
 
 @check
