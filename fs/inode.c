@@ -4,6 +4,7 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 
+#include "base/clock.h"
 #include "base/table.h"
 
 #define ROOT_ID 1 /* FUSE_ROOT_ID */
@@ -147,11 +148,35 @@ struct inode *inode_get(struct inode_table *t, uint64_t id)
     return i;
 }
 
+static bool is_at(const struct inode *i, const struct inode *parent, struct bytes name)
+{
+    return i->parent == parent && bytes_equal(bytes_of(i->name, i->name_len), name);
+}
+
+/* The next of those at parent/name, from i on in its chain. */
+static struct inode *next_named(struct inode *i, const struct inode *parent, struct bytes name)
+{
+    while (i && !is_at(i, parent, name))
+        i = i->next[INODE_BY_NAME];
+    return i;
+}
+
 struct inode *inode_named(struct inode_table *t, const struct inode *parent, struct bytes name)
 {
-    struct inode *i = *chain_head(t, INODE_BY_NAME, hash_name(t, parent, name));
-    while (i && !(i->parent == parent && bytes_equal(bytes_of(i->name, i->name_len), name)))
-        i = i->next[INODE_BY_NAME];
+    return next_named(*chain_head(t, INODE_BY_NAME, hash_name(t, parent, name)), parent, name);
+}
+
+static bool has_place(uint32_t mode)
+{
+    return S_ISDIR(mode) || S_ISLNK(mode);
+}
+
+static struct inode *find_place(struct inode_table *t, const struct wire_attr *attr,
+                                const struct inode *parent, struct bytes name)
+{
+    struct inode *i = inode_named(t, parent, name);
+    while (i && !inode_is(i, attr))
+        i = next_named(i->next[INODE_BY_NAME], parent, name);
     return i;
 }
 
@@ -192,7 +217,8 @@ void inode_adopt(struct inode_table *t, struct inode *i, uint64_t node)
     }
 }
 
-void inode_unname(struct inode_table *t, struct inode *i)
+/* Forgets the hint. */
+static void unname(struct inode_table *t, struct inode *i)
 {
     struct inode *parent = i->parent;
     if (!parent)
@@ -202,6 +228,22 @@ void inode_unname(struct inode_table *t, struct inode *i)
     i->name_len = 0;
     free(take_ptr(i->name));
     inode_unpin(t, parent);
+}
+
+/* At most one file has its hint there, but any number of directories and links their place. */
+static struct inode *hinted(struct inode_table *t, const struct inode *parent, struct bytes name)
+{
+    struct inode *i = inode_named(t, parent, name);
+    while (i && has_place(i->type))
+        i = next_named(i->next[INODE_BY_NAME], parent, name);
+    return i;
+}
+
+void inode_removed(struct inode_table *t, struct inode *parent, struct bytes name)
+{
+    struct inode *i = hinted(t, parent, name);
+    if (i)
+        unname(t, i);
 }
 
 static int set_name(struct inode *i, struct bytes name)
@@ -231,33 +273,15 @@ int inode_set_root(struct inode_table *t, uint64_t node, const struct wire_attr 
     return 0;
 }
 
-int inode_rename(struct inode_table *t, struct inode *i, struct inode *parent, struct bytes name)
+/* Notes that a file without a place was seen there. -ENOMEM: it has no hint then. */
+static int hint(struct inode_table *t, struct inode *i, struct inode *parent, struct bytes name)
 {
-    if (i == t->root)
+    if (is_at(i, parent, name))
         return 0;
-    if (i->parent == parent && bytes_equal(bytes_of(i->name, i->name_len), name))
-        return 0;
-    /* Pinned first: unnaming i may drop the last pin of the old parent's chain. */
+    /* Pinned first: the old hint may hold the last pin of the parent. */
     (void)inode_pin(parent);
-    /* Another file had this name: it is not there any more. */
-    struct inode *old = inode_named(t, parent, name);
-    if (old && old != i)
-        inode_unname(t, old);
-    inode_unname(t, i);
-    if (i->type == S_IFDIR) {
-        /* Renames by others can make stale hints of directories point in a circle, which
-         * would never be freed and never end: the staler hint goes. */
-        for (struct inode *up = parent; up; up = up->parent)
-            if (up->parent == i || up == i) {
-                if (up != i)
-                    inode_unname(t, up);
-                break;
-            }
-    }
-    if (parent == i) {
-        inode_unpin(t, parent);
-        return 0;
-    }
+    inode_removed(t, parent, name);
+    unname(t, i);
     int r = set_name(i, name);
     if (r < 0) {
         inode_unpin(t, parent);
@@ -268,36 +292,225 @@ int inode_rename(struct inode_table *t, struct inode *i, struct inode *parent, s
     return 0;
 }
 
+static int make(struct inode_table *t, uint64_t node, const struct wire_attr *attr, uint8_t flags,
+                struct inode *parent, struct bytes name, struct inode **ret)
+{
+    struct inode *i = calloc(1, sizeof *i);
+    bool placed = has_place(attr->mode);
+    if (!i || (placed && set_name(i, name) < 0)) {
+        free(i);
+        return -ENOMEM;
+    }
+    i->id = ++t->last_id;
+    i->ino = attr->ino;
+    i->generation = attr->generation;
+    i->type = attr->mode & S_IFMT;
+    i->flags = flags;
+    i->node = node;
+    i->wire_refs = 1;
+    i->connection = t->connection;
+    t->count++;
+    chains_add(t, i, INODE_BY_ID);
+    if (placed) {
+        i->parent = inode_pin(parent);
+        chains_add(t, i, INODE_BY_NAME);
+    } else {
+        chains_add(t, i, INODE_BY_IDENTITY);
+    }
+    *ret = i;
+    return 0;
+}
+
 int inode_enter(struct inode_table *t, uint64_t node, const struct wire_attr *attr, uint8_t flags,
                 struct inode *parent, struct bytes name, struct inode **ret)
 {
-    struct inode *i = find_identity(t, attr);
+    bool placed = has_place(attr->mode);
+    struct inode *i = placed ? find_place(t, attr, parent, name) : find_identity(t, attr);
     if (i) {
         inode_adopt(t, i, node);
     } else {
-        i = calloc(1, sizeof *i);
-        if (!i) {
+        int r = make(t, node, attr, flags, parent, name, &i);
+        if (r < 0) {
             inode_give_back(t, node, 1);
-            return -ENOMEM;
+            return r;
         }
-        i->id = ++t->last_id;
-        i->ino = attr->ino;
-        i->generation = attr->generation;
-        i->type = attr->mode & S_IFMT;
-        i->flags = flags;
-        i->node = node;
-        i->wire_refs = 1;
-        i->connection = t->connection;
-        t->count++;
-        chains_add(t, i, INODE_BY_ID);
-        chains_add(t, i, INODE_BY_IDENTITY);
     }
     (void)inode_pin(i);
-    /* Only a hint: without memory the file is merely not found again later. */
-    (void)inode_rename(t, i, parent, name);
+    if (placed) {
+        /* The newest comes first. */
+        inode_removed(t, parent, name);
+        chains_remove(t, i, INODE_BY_NAME);
+        chains_add(t, i, INODE_BY_NAME);
+    } else {
+        /* Only a hint: without memory the file is merely not found again later. */
+        (void)hint(t, i, parent, name);
+    }
     i->pins--;
     *ret = i;
     return 0;
+}
+
+/* Takes the directories that are at parent/name out of their chain, into a list of their own, the
+ * newest last. */
+static struct inode *detach_directories(struct inode_table *t, const struct inode *parent,
+                                        struct bytes name)
+{
+    struct inode *list = NULL;
+    struct inode **link = chain_head(t, INODE_BY_NAME, hash_name(t, parent, name));
+    while (*link) {
+        struct inode *i = *link;
+        if (i->type == S_IFDIR && is_at(i, parent, name)) {
+            *link = i->next[INODE_BY_NAME];
+            i->next[INODE_BY_NAME] = list;
+            list = i;
+        } else {
+            link = &i->next[INODE_BY_NAME];
+        }
+    }
+    return list;
+}
+
+static int plain_depth(const struct inode *directory, const struct inode **ret_workspace)
+{
+    int depth = 0;
+    for (const struct inode *i = directory; i; i = i->parent, depth++)
+        if (i->flags & INODE_WORKSPACE) {
+            *ret_workspace = i;
+            return depth;
+        }
+    return -1;
+}
+
+static bool is_below(const struct inode *i, const struct inode *directory)
+{
+    while (i && i != directory)
+        i = i->parent;
+    return i;
+}
+
+/* Puts a list of detached directories at parent/name. More than one was at the old place when
+ * another took the name of the first: the kernel has moved one of them. Those of which that is
+ * less likely are put at the place of less depth. */
+static void attach_directories(struct inode_table *t, struct inode *list, struct inode *parent,
+                               struct bytes name)
+{
+    const struct inode *workspace;
+    struct inode *next;
+    for (struct inode *i = list; i; i = next) {
+        next = i->next[INODE_BY_NAME];
+        bool certain = !next;
+        struct inode *old = i->parent;
+        /* The kernel moves no directory below itself. If it looks so, it was another. */
+        bool moves = !is_below(parent, i) &&
+                     (certain || plain_depth(parent, &workspace) < plain_depth(old, &workspace));
+        if (moves) {
+            char *old_name = take_ptr(i->name);
+            uint8_t old_len = i->name_len;
+            if (set_name(i, name) < 0) {
+                /* Its place is right but for the name, by which it is just not found again. */
+                i->name = old_name;
+                i->name_len = old_len;
+            } else {
+                free(old_name);
+            }
+            i->parent = inode_pin(parent);
+        }
+        chains_add(t, i, INODE_BY_NAME);
+        if (moves)
+            inode_unpin(t, old);
+    }
+}
+
+/* How long after our answer to a rename the kernel has certainly done it. It is a matter of one
+ * thread getting the processor; and most often the next question of the kernel tells. */
+#define MOVE_SETTLED_NS NSEC_PER_SEC
+
+static void move_settle(struct inode_table *t)
+{
+    struct inode *from = take_ptr(t->move.from), *to = take_ptr(t->move.to);
+    t->move.until_ns = 0;
+    inode_unpin(t, from);
+    inode_unpin(t, to);
+}
+
+void inode_rename_begin(struct inode_table *t, struct inode *from, struct bytes name,
+                        struct inode *to, struct bytes new_name)
+{
+    if (from == to)
+        return;
+    struct inode_move *m = &t->move;
+    move_settle(t); /* the one before: the kernel would not ask for this one else */
+    m->from = inode_pin(from);
+    m->to = inode_pin(to);
+    m->replaces = inode_named(t, to, new_name);
+    memcpy(m->name, name.data, name.len);
+    memcpy(m->new_name, new_name.data, new_name.len);
+    m->name_len = (uint8_t)name.len;
+    m->new_name_len = (uint8_t)new_name.len;
+}
+
+void inode_rename_end(struct inode_table *t, struct inode *from, struct bytes name,
+                      struct inode *to, struct bytes new_name, bool done, bool exchange,
+                      uint64_t now_ns)
+{
+    if (!done) {
+        if (from != to)
+            move_settle(t);
+        return;
+    }
+    if (from != to)
+        t->move.until_ns = now_ns + MOVE_SETTLED_NS;
+    else if (bytes_equal(name, new_name))
+        return;
+    struct inode *moved = hinted(t, from, name), *other = hinted(t, to, new_name);
+    if (moved != other || !moved) {
+        if (moved)
+            (void)inode_pin(moved);
+        if (other)
+            (void)inode_pin(other);
+        inode_removed(t, to, new_name);
+        if (moved)
+            (void)hint(t, moved, to, new_name);
+        if (other && exchange)
+            (void)hint(t, other, from, name);
+        inode_unpin(t, moved);
+        inode_unpin(t, other);
+    }
+    struct inode *directories = detach_directories(t, from, name);
+    struct inode *others = exchange ? detach_directories(t, to, new_name) : NULL;
+    attach_directories(t, directories, to, new_name);
+    attach_directories(t, others, from, name);
+}
+
+void inode_asked(struct inode_table *t, const struct inode *parent, struct bytes name)
+{
+    const struct inode_move *m = &t->move;
+    /* Where something was to be replaced, the kernel may ask about that all the time. */
+    if (m->to == parent && m->until_ns && !m->replaces &&
+        bytes_equal(name, bytes_of(m->new_name, m->new_name_len)))
+        move_settle(t);
+}
+
+int inode_depth(struct inode_table *t, const struct inode *directory, uint64_t now_ns,
+                const struct inode **ret_workspace)
+{
+    const struct inode_move *m = &t->move;
+    if (m->until_ns && now_ns >= m->until_ns)
+        move_settle(t);
+    int depth = plain_depth(directory, ret_workspace);
+    if (!m->from || depth < 0)
+        return depth;
+    int below = 1; /* of i's parent, so far */
+    for (const struct inode *i = directory; i; i = i->parent, below++) {
+        if (!is_at(i, m->from, bytes_of(m->name, m->name_len)) &&
+            !is_at(i, m->to, bytes_of(m->new_name, m->new_name_len)))
+            continue;
+        const struct inode *workspace;
+        int from = plain_depth(m->from, &workspace), to = plain_depth(m->to, &workspace);
+        int least = below + (from < to ? from : to);
+        return least < depth ? least : depth;
+    }
+    return depth;
 }
 
 void inode_drop(struct inode_table *t, struct inode *i)
@@ -310,7 +523,8 @@ void inode_drop(struct inode_table *t, struct inode *i)
             parent->pins--;
         }
         chains_remove(t, i, INODE_BY_ID);
-        chains_remove(t, i, INODE_BY_IDENTITY);
+        if (!has_place(i->type))
+            chains_remove(t, i, INODE_BY_IDENTITY);
         t->count--;
         if (i->connection == t->connection && i->wire_refs)
             inode_give_back(t, i->node, i->wire_refs);
@@ -336,15 +550,4 @@ void inode_forget(struct inode_table *t, struct inode *i, uint64_t n)
     assert(n <= i->nlookup);
     i->nlookup -= n;
     inode_drop(t, i);
-}
-
-int inode_depth(const struct inode *directory, const struct inode **ret_workspace)
-{
-    int depth = 0;
-    for (const struct inode *i = directory; i; i = i->parent, depth++)
-        if (i->flags & INODE_WORKSPACE) {
-            *ret_workspace = i;
-            return depth;
-        }
-    return -1;
 }

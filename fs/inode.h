@@ -2,16 +2,25 @@
  *
  * An inode has a node ID of ours (64 bits, counted up, never used twice, never a pointer) that
  * the kernel speaks of, and the server's identity (ino, generation, type) by which it is found
- * again. Three lifetimes meet here:
+ * again.
+ *
+ * A directory or a symbolic link has one more thing, its place: the (parent, name) at which the
+ * kernel was told of it. Found at another place, because somebody moved or linked it, it is told
+ * to the kernel under another node ID. So what others do never moves a directory in the kernel's
+ * tree, only renames on this mount do; and a node ID of a link tells from which directory the
+ * kernel follows it. How far its ".." climb is therefore known: inode_depth.
+ *
+ * For all other files (parent, name) is a hint: where the file was last seen. With either, the
+ * file is found again after a lost connection, and identity is always checked then. Parents
+ * never form a cycle.
+ *
+ * Three lifetimes meet here:
  *   nlookup    references of the kernel, counted exactly: one for each entry answered
  *   wire_refs  references on the server's node, one for each ENTRY received; they belong to
  *              one connection and are given back in FORGET notices
  *   pins       references of ours: requests in flight, handles, children that name this
  *              inode as their parent
- * It is freed when nlookup and pins are both 0.
- *
- * (parent, name) is a hint: where the file was last seen. It finds the file again after a lost
- * connection, and identity is always checked then. Hints never form a cycle. */
+ * It is freed when nlookup and pins are both 0. */
 #pragma once
 
 #include <sys/types.h>
@@ -52,6 +61,17 @@ struct inode_chains {
     size_t capacity; /* a power of two */
 };
 
+/* A rename between directories that may be at work in the kernel. There is one at most, since
+ * the kernel does them one after the other. What it moves counts as being at both places, from the
+ * request on until the kernel has certainly done it, which is a little after our answer. */
+struct inode_move {
+    struct inode *from, *to; /* pinned; NULL: there is none */
+    uint64_t until_ns;       /* 0: not answered yet; else it is done by then */
+    bool replaces;           /* the new name was in use */
+    uint8_t name_len, new_name_len;
+    char name[WIRE_NAME_MAX], new_name[WIRE_NAME_MAX];
+};
+
 struct inode_table {
     struct inode_chains chains[INODE_INDEX_COUNT];
     struct inode *root;
@@ -61,6 +81,7 @@ struct inode_table {
     uint64_t stamp;
     uint32_t connection;   /* the current one */
     struct buffer forgets; /* pairs to give back, as in the FORGET message */
+    struct inode_move move;
 };
 
 /* Makes the table with its root, which has FUSE_ROOT_ID and stays for ever. -ENOMEM. */
@@ -74,13 +95,13 @@ int inode_set_root(struct inode_table *t, uint64_t node, const struct wire_attr 
 /* NULL when the kernel names an inode it was never given. */
 struct inode *inode_get(struct inode_table *t, uint64_t id);
 
-/* The inode last seen as parent/name, or NULL. */
+/* An inode at parent/name, the one told or seen last as far as that is known; or NULL. */
 struct inode *inode_named(struct inode_table *t, const struct inode *parent, struct bytes name);
 
-/* Takes an ENTRY of the current connection: finds or makes its inode, takes over the wire
- * reference, and notes where it was seen. Neither nlookup nor pins rise: a new inode lives
- * only once the caller raises one of them (or calls inode_drop). On failure (-ENOMEM) the
- * wire reference is given back. */
+/* Takes an ENTRY of the current connection: finds or makes its inode (of this place, where it has
+ * one), takes over the wire reference, and notes where it was seen. Neither nlookup nor pins rise:
+ * a new inode lives only once the caller raises one of them (or calls inode_drop). On failure
+ * (-ENOMEM) the wire reference is given back. */
 int inode_enter(struct inode_table *t, uint64_t node, const struct wire_attr *attr, uint8_t flags,
                 struct inode *parent, struct bytes name, struct inode **ret);
 
@@ -90,9 +111,20 @@ bool inode_is(const struct inode *i, const struct wire_attr *attr);
 /* Sets the server's node after it was found again; takes over one wire reference. */
 void inode_adopt(struct inode_table *t, struct inode *i, uint64_t node);
 
-/* Forgets, or changes, where the inode was seen. -ENOMEM: the hint is then gone. */
-void inode_unname(struct inode_table *t, struct inode *i);
-int inode_rename(struct inode_table *t, struct inode *i, struct inode *parent, struct bytes name);
+/* The name was removed: forgets hints to it. */
+void inode_removed(struct inode_table *t, struct inode *parent, struct bytes name);
+
+/* A rename is asked for; and was done (the kernel moves what is there once it is told so), or
+ * failed, at now_ns. */
+void inode_rename_begin(struct inode_table *t, struct inode *from, struct bytes name,
+                        struct inode *to, struct bytes new_name);
+void inode_rename_end(struct inode_table *t, struct inode *from, struct bytes name,
+                      struct inode *to, struct bytes new_name, bool done, bool exchange,
+                      uint64_t now_ns);
+
+/* The kernel asks what is at parent/name. It holds such questions back while a rename puts
+ * something there, so that one is done. */
+void inode_asked(struct inode_table *t, const struct inode *parent, struct bytes name);
 
 static inline struct inode *inode_pin(struct inode *i)
 {
@@ -118,9 +150,11 @@ void inode_drop(struct inode_table *t, struct inode *i);
  * they stay with the server until the connection ends. */
 void inode_give_back(struct inode_table *t, uint64_t node, uint64_t count);
 
-/* How many directories `directory` is below its workspace's root, which is *ret. -1: it is in none
- * (the root of a mount that lists workspaces), or where it is has been lost. */
-int inode_depth(const struct inode *directory, const struct inode **ret_workspace);
+/* How many directories `directory` is below the root of its workspace, which is *ret, in the
+ * kernel's tree; at least, while it is being moved. -1: it is in none (the root of a mount that
+ * lists workspaces). */
+int inode_depth(struct inode_table *t, const struct inode *directory, uint64_t now_ns,
+                const struct inode **ret_workspace);
 
 /* Notes a change of ours, so that attributes asked for before it are not shown after it. */
 static inline void inode_changed(struct inode_table *t, struct inode *i)

@@ -2,11 +2,14 @@
 
 #include <limits.h>
 
+#include "base/clock.h"
+
 /* Where the link is in the kernel's tree, which is where following it starts. */
-static struct link_place place_of(const struct driver *d, const struct inode *link)
+static struct link_place place_of(struct driver *d, const struct inode *link)
 {
     const struct inode *workspace;
-    struct link_place place = {.depth = inode_depth(link->parent, &workspace)};
+    struct link_place place = {
+        .depth = inode_depth(&d->inodes, link->parent, clock_monotonic_ns(), &workspace)};
     if (place.depth >= 0 && workspace != d->inodes.root)
         place.workspace = bytes_of(workspace->name, workspace->name_len);
     return place;

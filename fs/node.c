@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+#include "base/clock.h"
 #include "repair.h"
 
 static void entry_done(struct request *r, int error, const struct wire_message *reply)
@@ -35,6 +36,7 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
     if (!r || !request_set_inode(r, parent))
         return;
     r->message.lookup.name = request_name(r);
+    inode_asked(&r->driver->inodes, r->inode, request_name(r));
     request_send(r, entry_done);
 }
 
@@ -247,12 +249,8 @@ void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const cha
 
 static void removed(struct request *r, int error, const struct wire_message *reply)
 {
-    struct inode_table *t = &r->driver->inodes;
-    if (error == 0) {
-        struct inode *i = inode_named(t, r->inode, request_name(r));
-        if (i)
-            inode_unname(t, i);
-    }
+    if (error == 0)
+        inode_removed(&r->driver->inodes, r->inode, request_name(r));
     request_done_ok(r, error, reply);
 }
 
@@ -276,25 +274,8 @@ void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 
 static void renamed(struct request *r, int error, const struct wire_message *reply)
 {
-    struct inode_table *t = &r->driver->inodes;
-    if (error == 0) {
-        struct inode *moved = inode_named(t, r->inode, request_name(r));
-        struct inode *other = inode_named(t, r->target, request_new_name(r));
-        if (moved)
-            (void)inode_pin(moved);
-        if (other)
-            (void)inode_pin(other);
-        if (moved != other) {
-            if (other)
-                inode_unname(t, other);
-            if (moved)
-                (void)inode_rename(t, moved, r->target, request_new_name(r));
-            if (other && (r->message.rename.flags & RENAME_EXCHANGE))
-                (void)inode_rename(t, other, r->inode, request_name(r));
-        }
-        inode_unpin(t, moved);
-        inode_unpin(t, other);
-    }
+    inode_rename_end(&r->driver->inodes, r->inode, request_name(r), r->target, request_new_name(r),
+                     error == 0, r->message.rename.flags & RENAME_EXCHANGE, clock_monotonic_ns());
     request_done_ok(r, error, reply);
 }
 
@@ -313,6 +294,7 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
     r->message.rename.flags = flags;
     r->message.rename.name = request_name(r);
     r->message.rename.new_name = request_new_name(r);
+    inode_rename_begin(&d->inodes, r->inode, request_name(r), r->target, request_new_name(r));
     request_send(r, renamed);
 }
 
