@@ -1,9 +1,10 @@
 /* Changes of files by other processes, as the kernel reports them, in one of two ways:
  *
  * fanotify: one mark on the whole filesystem of the root. Needs CAP_SYS_ADMIN in the initial user
- * namespace, Linux 5.17, and a filesystem with file handles that can be decoded (ext4, xfs,
- * tmpfs; not overlayfs as containers use it). A file is told by its handle, under whichever of
- * its names it was changed. What this process itself does is not reported.
+ * namespace, Linux 5.17, and a filesystem with file handles that can be decoded (ext4, tmpfs, the
+ * top volume of btrfs; not a subvolume, nor overlayfs but with nfs_export=on). A file is told by
+ * its handle, under whichever of its names it was changed. What this process itself does is not
+ * reported.
  *
  * inotify: a watch on each directory that the caller names. A file is told by the directory and
  * the name under which it was opened or is known there. What this process itself does is
@@ -15,8 +16,9 @@
  *
  * Neither sees
  *   - stores to a shared mapping, be it with msync: only the end of descriptor and mapping, as
- *     WATCH_CLOSED_WRITE. A file can be mapped for writing only by who opened it for writing:
- *     WATCH_OPENED, and a read lease that is refused, tell;
+ *     WATCH_CLOSED_WRITE; on overlayfs that of the descriptor alone, for the mapping is of a file
+ *     below. A file can be mapped for writing only by who opened it for writing: WATCH_OPENED, and
+ *     a read lease that is refused, tell;
  *   - asynchronous writes by io_submit: only the close after them;
  *   - that only the access time was set, by reading or by utimensat;
  *   - inode flags (chattr);

@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "watch/watch.h"
 
-#define SAMPLES 2000
+#define SAMPLES 500
 #define PAUSE_US 2000
 #define FLOOD_NS (2 * NSEC_PER_SEC)
 
@@ -143,6 +143,7 @@ static void measure_flood(struct watch *w)
 
 int main(int argc, char **argv)
 {
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
     struct watch_options options = {.opens = argc > 2 && strcmp(argv[2], "opens") == 0};
     if (argc > 1 && strcmp(argv[1], "fanotify") == 0)
         options.mode = WATCH_FANOTIFY;

@@ -55,8 +55,7 @@ static void turn_start(struct turn *t)
 {
     assert_int_equal(pipe2(t->up, O_CLOEXEC), 0);
     assert_int_equal(pipe2(t->down, O_CLOEXEC), 0);
-    t->pid = fork();
-    assert_true(t->pid >= 0);
+    t->pid = fork_child();
     if (t->pid == 0) {
         (void)close(t->down[1]);
         int fd = open("x", O_WRONLY | O_CLOEXEC);
@@ -255,8 +254,7 @@ static void test_many_drain_while_many_change(void **state)
     assert_int_equal(watch_start(crowd.watch), 0);
     pid_t writers[WRITERS];
     for (unsigned n = 0; n < WRITERS; n++) {
-        writers[n] = fork();
-        assert_true(writers[n] >= 0);
+        writers[n] = fork_child();
         if (writers[n] == 0)
             writer_main(crowd.progress, n);
     }
@@ -528,8 +526,7 @@ static void test_watches_come_and_go(void **state)
 {
     struct fixture *f = *state;
     assert_int_equal(watch_start(f->watch), 0);
-    pid_t pid = fork();
-    assert_true(pid >= 0);
+    pid_t pid = fork_child();
     if (pid == 0)
         for (;;)
             (void)(make_sub() | make_file_in_sub() | touch_sub_file() | unlink("sub/x") |

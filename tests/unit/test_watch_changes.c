@@ -600,7 +600,7 @@ static void in_steps(struct fixture *f, int (*change)(void), int steps,
     int up[2], down[2];
     assert_int_equal(pipe2(up, O_CLOEXEC), 0);
     assert_int_equal(pipe2(down, O_CLOEXEC), 0);
-    pid_t pid = fork();
+    pid_t pid = fork_child();
     if (pid == 0) {
         told = up[1];
         go = down[0];

@@ -4,9 +4,11 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +17,7 @@
 
 static enum watch_mode mode;
 static bool on_tmpfs, as_user;
-static const char *parent = "/tmp";
+static const char *above = "/tmp";
 
 void world(int argc, char **argv)
 {
@@ -34,7 +36,7 @@ void world(int argc, char **argv)
     }
     /* The mount goes with the process. */
     if (on_tmpfs && getuid() != 0)
-        parent = "/dev/shm";
+        above = "/dev/shm";
     else if (on_tmpfs &&
              (unshare(CLONE_NEWNS) < 0 || mount("", "/", "", MS_REC | MS_PRIVATE, "") < 0 ||
               mount("watch", "/tmp", "tmpfs", 0, "mode=1777") < 0)) {
@@ -111,7 +113,7 @@ int fixture_setup(void **state)
 {
     struct fixture *f = calloc(1, sizeof *f);
     assert_non_null(f);
-    (void)snprintf(f->directory, sizeof f->directory, "%s/watch-XXXXXX", parent);
+    (void)snprintf(f->directory, sizeof f->directory, "%s/watch-XXXXXX", above);
     assert_non_null(mkdtemp(f->directory));
     f->root_fd = open(f->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     assert_true(f->root_fd >= 0);
@@ -158,10 +160,18 @@ void watch_path(struct fixture *f, const char *path)
     know(f, number);
 }
 
+pid_t fork_child(void)
+{
+    pid_t parent = getpid(), pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0 && (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent))
+        _exit(1);
+    return pid;
+}
+
 void in_child(int (*change)(void))
 {
-    pid_t pid = fork();
-    assert_true(pid >= 0);
+    pid_t pid = fork_child();
     if (pid == 0) {
         errno = 0;
         int r = change();

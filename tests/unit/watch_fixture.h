@@ -53,7 +53,10 @@ void watch_path(struct fixture *f, const char *path);
 /* Keeps events of this number. */
 void know(struct fixture *f, uint64_t number);
 
-/* Runs f in a child that must return 0, and waits for it. */
+/* fork, of a child that does not outlive the test. */
+pid_t fork_child(void);
+
+/* Runs `change` in a child that must return 0, and waits for it. */
 void in_child(int (*change)(void));
 /* Drains, and forgets all events. */
 void settle(struct fixture *f);
