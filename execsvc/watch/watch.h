@@ -22,8 +22,7 @@
  *   - asynchronous writes by io_submit: only the close after them;
  *   - that only the access time was set, by reading or by utimensat;
  *   - inode flags (chattr);
- *   - what changes below the filesystem: on the server of a network filesystem, or in the upper
- *     directory of an overlay through the overlay. */
+ *   - what others change on the server of a network filesystem. */
 #pragma once
 
 #include <stdbool.h>
