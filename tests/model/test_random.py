@@ -7,7 +7,7 @@ from lib.model import campaign, machines
 
 LONG = 240
 # A failure is made small before it is shown.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_any_calls(local, mounted):

@@ -64,8 +64,7 @@ def stress(harness, place, names, seconds, workers=1, patience=60):
     done = dict(re.findall(r"(?:info|metrc):\s+\[\d+\]\s+([a-z-]+)\s+(\d+)\s+[\d.]+\s", text))
     assert os.listdir(directory) == []
     directory.rmdir()
-    # Not all are heard of who came to little on a busy machine.
-    assert sum(int(done.get(name, 0)) > 0 for name in names) >= len(names) / 2, text
+    return {name: int(done.get(name, 0)) for name in names}
 
 
 @pytest.mark.slow
@@ -73,7 +72,9 @@ def stress(harness, place, names, seconds, workers=1, patience=60):
 def test_stressors_at_once(harness, places):
     local, mount, _ = places
     stress(harness, local, FEW, 2)
-    stress(harness, mount, FEW, 5)
+    done = stress(harness, mount, FEW, 5)
+    # On a busy machine some come to little.
+    assert sum(count > 0 for count in done.values()) >= len(FEW) / 2, done
 
 
 @pytest.mark.long

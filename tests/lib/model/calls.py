@@ -27,6 +27,7 @@ LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_l
 LIBC.syscall.restype = ctypes.c_long
 SYS_GETDENTS64 = 217 if os.uname().machine == "x86_64" else 61
 AT_FDCWD, AT_SYMLINK_NOFOLLOW = -100, 0x100
+UTIME_NOW, UTIME_OMIT = (1 << 30) - 1, (1 << 30) - 2
 SEEK_DATA, SEEK_HOLE = 3, 4
 MAP_SHARED, MAP_PRIVATE, PROT_READ, PROT_WRITE, MS_SYNC = 1, 2, 1, 2, 4
 PAGE = 4096
@@ -229,7 +230,9 @@ class Calls:
         times = (Timespec * 2)(Timespec(*atime), Timespec(*mtime))
         checked(LIBC.utimensat(fd, path, times, 0 if follow or path is None else AT_SYMLINK_NOFOLLOW))
         st = os.fstat(fd) if path is None else os.stat(path, dir_fd=self.at(at), follow_symlinks=follow)
-        return [moment(*divmod(ns, 10 ** 9)) for ns in (st.st_atime_ns, st.st_mtime_ns)]
+        # Reading may have changed the access time, on a mount at another moment than locally.
+        return (None if atime[1] == UTIME_OMIT else moment(*divmod(st.st_atime_ns, 10 ** 9)),
+                moment(*divmod(st.st_mtime_ns, 10 ** 9)))
 
     def setxattr(self, path, name, value, flags, follow=True):
         """path here and in its kin: a path, or a slot."""

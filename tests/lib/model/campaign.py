@@ -11,6 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from .pairs import Pairs
 
 STEPS = 40
+ENOUGH = 300  # examples, in which every call succeeds sometime
 
 
 def _settings(**keywords):
@@ -45,4 +46,4 @@ def campaign(name, make, seconds):
     names = sorted({call for call, _ in Pairs.outcomes})
     print(", ".join(f"{call} {Pairs.outcomes[call, True]}+{Pairs.outcomes[call, False]}" for call in names))
     idle = [call for call in names if not Pairs.outcomes[call, True]]
-    assert not idle, f"never succeeded: {idle}"
+    assert not idle or examples < ENOUGH, f"never succeeded: {idle}"

@@ -5,7 +5,7 @@ import os
 
 from hypothesis import strategies as st
 
-from .calls import PAGE
+from .calls import PAGE, UTIME_NOW, UTIME_OMIT
 
 SLOTS, MAPPINGS = 4, 2
 SLOT = st.integers(0, SLOTS - 1)
@@ -52,7 +52,6 @@ FLAGS = st.builds(lambda a, b, c: a | b | c, ACCESS, CREATION, OTHERS)
 MODE = st.one_of(st.sampled_from([0o644, 0o600, 0o755, 0o444, 0o000, 0o4755, 0o2755, 0o1777, 0o7777]),
                  st.integers(0, 0o7777))
 
-UTIME_NOW, UTIME_OMIT = (1 << 30) - 1, (1 << 30) - 2
 TIME = st.one_of(
     st.tuples(st.sampled_from([0, 1, 1_000_000_000, 1 << 31, 1 << 32, -1]),
               st.sampled_from([0, 1, 999_999_999, 123_456_789])),
