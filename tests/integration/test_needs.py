@@ -40,7 +40,8 @@ class User:
         if not copy.exists():
             shutil.copytree(Path(needs.__file__).parent, copy,
                             ignore=shutil.ignore_patterns("__pycache__"))
-        return self.run(PYTHON, "-B", "-m", "needs", name, directory, other, cwd=copy.parent)
+        return self.run(PYTHON, "-B", "-m", "needs", name, directory, other, cwd=copy.parent,
+                        timeout=120)
 
 
 def open_to_all(harness):
@@ -112,6 +113,7 @@ def other_filesystem(harness):
 OPTIONS = {"absolute_symbolic_links": ["symlinks=verbatim"]}
 
 
+@pytest.mark.timeout(300)  # thousands of files, on a busy machine
 @pytest.mark.parametrize("mounted", [mount_of_an_ordinary_user, mount_of_root,
                                      mount_of_root_used_by_another], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("name", needs.CHECKS)
