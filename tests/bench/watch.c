@@ -70,9 +70,10 @@ static int compare(const void *a, const void *b)
 
 static void print_times(const char *what, uint64_t *ns, size_t count)
 {
+    const size_t middle = count / 2, p99 = count * 99 / 100;
     qsort(ns, count, sizeof *ns, compare);
-    (void)printf("%-28s median %7.1f us  p99 %8.1f us  most %8.1f us\n", what, ns[count / 2] / 1e3,
-                 ns[count * 99 / 100] / 1e3, ns[count - 1] / 1e3);
+    (void)printf("%-28s median %7.1f us  p99 %8.1f us  most %8.1f us\n", what,
+                 (double)ns[middle] / 1e3, (double)ns[p99] / 1e3, (double)ns[count - 1] / 1e3);
 }
 
 static double cpu_seconds(void)
