@@ -120,7 +120,7 @@ static void whole_file(struct wire_lock_set *s, uint64_t owner, bool flock)
 }
 
 /* Tells the service who we are, so that after the next reconnection it gives up what this
- * connection still holds there. Once a connection, when there is something to hold. */
+ * connection still holds there. Once a connection, before its first lock. */
 static int claim(struct driver *d, request_done_fn *done)
 {
     struct request *r;
@@ -142,7 +142,7 @@ static void claimed(struct request *r, int error, const struct wire_message *rep
     request_free(r);
 }
 
-static void give_up_request(struct request *r, int error)
+static void answer_request(struct request *r, int error)
 {
     if (error < 0)
         request_fail(r, error);
@@ -156,7 +156,7 @@ static void unlocked(struct request *r, int error, const struct wire_message *re
     if (error == -ENOLCK)
         request_fail(r, error);
     else
-        give_up_request(r, note_unlocked(r->driver, r->inode, &r->message.lock_set));
+        answer_request(r, note_unlocked(r->driver, r->inode, &r->message.lock_set));
 }
 
 /* Unlocks, and answers the kernel, if it is the kernel's request. The message is complete. */
@@ -193,9 +193,7 @@ static void locked(struct request *r, int error, const struct wire_message *repl
             drop_owner(d, o);
         }
     }
-    if (error == 0 && d->lock_claimed != d->inodes.connection)
-        (void)claim(d, claimed);
-    give_up_request(r, error);
+    answer_request(r, error);
 }
 
 static void interrupted(fuse_req_t req, void *context)
@@ -219,6 +217,9 @@ static void set(struct request *r, bool wait)
         unlock(r);
         return;
     }
+    struct driver *d = r->driver;
+    if (d->client && d->lock_claimed != d->inodes.connection)
+        (void)claim(d, claimed);
     if (wait) {
         r->waits = true;
         r->message.lock_set.flags |= WIRE_LOCK_WAIT;
@@ -313,7 +314,7 @@ void op_getlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct 
 static void flush_unlocked(struct request *r, int error, const struct wire_message *reply)
 {
     (void)note_unlocked(r->driver, r->inode, &r->message.lock_set);
-    give_up_request(r, r->error);
+    answer_request(r, r->error);
 }
 
 void lock_end_flush(struct request *r, uint64_t owner, int error)
@@ -321,7 +322,7 @@ void lock_end_flush(struct request *r, uint64_t owner, int error)
     struct driver *d = r->driver;
     struct inode *i = r->handle->inode;
     if (!find_owner(d, i, owner, false)) {
-        give_up_request(r, error);
+        answer_request(r, error);
         return;
     }
     r->error = error;
@@ -417,6 +418,11 @@ static void retake(struct driver *d, struct lock_owner *o)
 
 static void retake_all(struct driver *d, struct lock_owner *o)
 {
+    if (!o->handle) { /* closed, and not told to the service before the connection was lost */
+        o->ranges.count = 0;
+        drop_owner(d, o);
+        return;
+    }
     o->position = 0;
     o->changed = false;
     o->tries = 0;
@@ -478,8 +484,8 @@ static void recover_claimed(struct request *r, int error, const struct wire_mess
 
 void lock_recover(struct driver *d)
 {
-    if (d->lock_owners == 0)
-        return;
+    if (d->lock_claimed == 0)
+        return; /* never locked anything */
     d->lock_recoveries++;
     if (claim(d, recover_claimed) < 0) {
         log_error("out of memory: locks are not taken again");
