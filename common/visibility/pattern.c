@@ -339,9 +339,9 @@ static bool glob_matches(const struct pattern_space *space, const uint16_t *toke
 bool segment_matches(const struct pattern_space *space, const struct segment *segment,
                      struct bytes name)
 {
-    const uint16_t *tokens = (const uint16_t *)(const void *)space->tokens.data + segment->tokens;
-    if (is_depth(segment))
+    if (is_depth(segment)) /* before there are tokens at all, perhaps */
         return true;
+    const uint16_t *tokens = (const uint16_t *)(const void *)space->tokens.data + segment->tokens;
     if (segment->kind == SEGMENT_GLOB)
         return glob_matches(space, tokens, segment->count, name);
     if (segment->count != name.len)

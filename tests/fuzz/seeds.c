@@ -190,6 +190,20 @@ static void corpus(const char *dir)
     };
     for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
         write_seed(dir, "fuzz_http", "request", (uint8_t)(16 * i), bytes_of_string(requests[i]));
+    static const char *const rules[] = {
+        "node_modules/\n!/keep/me\nhidden:*.key\n a/b/c.key",
+        "profile:ide\nunlisted:/a/**/b\n a/x/y/b/.venv",
+        "show:[[:alpha:]-9]*\\ \n\\#x\n**/q?\n.berth/x/q1",
+        "hidden:/a/\n!a/b\nhidden: [!x]y  \n a/b/zy",
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        write_seed(dir, "fuzz_visibility", "rules", (uint8_t)(6 + 9 * i),
+                   bytes_of_string(rules[i]));
+    static const char *const texts[] = {"../x/./y",       "a/../../..",
+                                        "/usr/lib/../x",  "/lib64//ld.so",
+                                        "/workspace/a/b", "../../../../etc/shadow"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        write_seed(dir, "fuzz_link_text", "text", (uint8_t)(5 * i), bytes_of_string(texts[i]));
     static const char *const ids[] = {"hread", "./../etc", "aa%2F", "%2E.", "~~", "\xc3\xa9"};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         char name[16];
