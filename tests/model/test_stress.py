@@ -1,5 +1,5 @@
-"""stress-ng and fio with their own verification, each on a local directory first, then on a mount of
-root's with owner=server, then on two mounts of one workspace at the same time."""
+"""stress-ng and fio with their own verification, each on a local directory first, then on a mount
+(root's with owner=server), then on two mounts of one workspace at the same time."""
 
 import os
 import re
@@ -26,7 +26,7 @@ def places(harness, service, start_mount, run_berth):
     run_berth("create", "stress", check=True)
     local = harness.short / "local"
     local.mkdir()
-    options = ["owner=server", "allow_other", "symlinks=verbatim"]
+    options = ["symlinks=verbatim", *(["owner=server", "allow_other"] if os.geteuid() == 0 else [])]
     return [local, *(start_mount(service, workspace="stress", options=options).path for _ in range(2))]
 
 

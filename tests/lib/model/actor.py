@@ -15,18 +15,27 @@ from .calls import Calls
 
 PATIENCE = 25  # seconds; less than the harness waits before it takes mounts away
 CLONE_NEWUSER = 0x10000000
+CAPABILITY_VERSION_3 = 0x20080522
 
 
 class Lost(AssertionError):
     """An actor died or is stuck."""
 
 
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(name, *arguments):
+    if getattr(LIBC, name)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), name)
+
+
 def _enter(directory):
     """Makes directory the root, so that absolute links and `..` stay in it."""
-    if os.geteuid() != 0:
+    user = os.geteuid() != 0
+    if user:
         uid, gid = os.getuid(), os.getgid()
-        if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUSER) != 0:
-            raise OSError(ctypes.get_errno(), "unshare")
+        _checked("unshare", CLONE_NEWUSER)
         for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"),
                            ("gid_map", f"{gid} {gid} 1")):
             with open(f"/proc/self/{name}", "w") as file:
@@ -35,6 +44,8 @@ def _enter(directory):
     os.chdir(directory)
     os.chroot(".")
     os.umask(0o022)
+    if user:  # what the new namespace gave is more than the service has
+        _checked("capset", (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)())
     return proc
 
 

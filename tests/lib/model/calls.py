@@ -420,51 +420,66 @@ class Calls:
             tree[f"slot {slot}"] = self._look_at_descriptor(fd)
         return tree
 
+    @staticmethod
+    def _tried(function, *args):
+        """What it returns, or the name of the errno."""
+        try:
+            return function(*args)
+        except OSError as error:
+            return errno.errorcode[error.errno]
+
     def _look_at(self, path, tree):
         st = os.lstat(path)
-        entry = status(st)
+        entry = tree[path] = status(st)
         kind = stat.S_IFMT(st.st_mode)
+        entry["first"] = self.first.setdefault((st.st_dev, st.st_ino), path)
         if kind == stat.S_IFLNK:
             entry["text"] = brief(os.readlink(path))
         else:
-            entry["xattrs"] = {name: brief(os.getxattr(path, name)) for name in sorted(os.listxattr(path))}
+            entry["xattrs"] = self._tried(self._xattrs, path)
         if kind == stat.S_IFREG:
-            fd = os.open(path, os.O_RDONLY)
-            try:
-                entry["content"] = self._content(fd)
-            finally:
-                os.close(fd)
-        entry["first"] = self.first.setdefault((st.st_dev, st.st_ino), path)
-        tree[path] = entry
+            entry["content"] = self._tried(self._content_at, path)
         if kind == stat.S_IFDIR:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                entries = []
-                while page := self._page(fd, 32768):
-                    entries += page
-            finally:
-                os.close(fd)
-            names = [name for name, _, _ in entries]
-            assert len(names) == len(set(names)), f"listed twice: {names}"
-            for name, listed, number in sorted(entries):
-                if name in (b".", b".."):
-                    continue
-                below = os.path.join(path, name)
-                self._look_at(below, tree)
-                found = os.lstat(below)
-                assert stat.S_IFMT(found.st_mode) == listed << 12, f"{below}: listed as type {listed}"
-                assert found.st_ino == number, f"{below}: listed as inode {number}, is {found.st_ino}"
+            entry["below"] = self._tried(self._look_below, path, tree)
+
+    @staticmethod
+    def _xattrs(path):
+        return {name: brief(os.getxattr(path, name)) for name in sorted(os.listxattr(path))}
+
+    def _content_at(self, path):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            return self._content(fd)
+        finally:
+            os.close(fd)
+
+    def _look_below(self, path, tree):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            entries = []
+            while page := self._page(fd, 32768):
+                entries += page
+        finally:
+            os.close(fd)
+        names = sorted(name for name, _, _ in entries)
+        assert len(names) == len(set(names)), f"listed twice: {names}"
+        for name, listed, number in sorted(entries):
+            if name in (b".", b".."):
+                continue
+            below = os.path.join(path, name)
+            self._look_at(below, tree)
+            found = os.lstat(below)
+            assert stat.S_IFMT(found.st_mode) == listed << 12, f"{below}: listed as type {listed}"
+            assert found.st_ino == number, f"{below}: listed as inode {number}, is {found.st_ino}"
+        return names
 
     def _look_at_descriptor(self, fd):
         st = os.fstat(fd)
         entry = status(st)
         entry["first"] = self.first.get((st.st_dev, st.st_ino))
         if stat.S_ISREG(st.st_mode):
-            try:
-                entry["content"] = self._content(fd)
-                entry["position"] = os.lseek(fd, 0, os.SEEK_CUR)
-            except OSError as error:  # not open for reading
-                entry["content"] = errno.errorcode[error.errno]
+            entry["content"] = self._tried(self._content, fd)
+            entry["position"] = self._tried(os.lseek, fd, 0, os.SEEK_CUR)
         return entry
 
     def size(self, path):

@@ -94,7 +94,7 @@ NAMING = st.one_of(
     call("link", AT, PATH, AT, PATH, FOLLOW), call("symlink", TEXT, AT, PATH), call("readlink", AT, PATH), call("readlink", st.none(), st.sampled_from([b"c", b"d/e/a"])),
     call("unlink", AT, PATH), call("unlink", st.none(), st.sampled_from(PLACES_OF_INTEREST)), call("rmdir", AT, PATH), call("rmdir", st.none(), st.sampled_from([b"d", b"d/e", b"e"])),
     call("mkdir", AT, PATH, MODE.map(lambda mode: mode | 0o700)), call("mkdir", AT, NAME),
-    call("mknod", AT, PATH, st.sampled_from([0o100644, 0o010600, 0o140644])))
+    call("mknod", AT, NAME, st.sampled_from([0o100644, 0o010600, 0o140644])))
 PLACES = st.one_of(
     call("chdir", PATH), call("fchdir", SLOT), call("getcwd"), call("list", AT, PATH),
     call("list_changing", st.sampled_from([b"a", b"b", b"d/a"]), st.integers(1, 20), st.integers(1, 4)),
