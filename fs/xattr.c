@@ -25,8 +25,8 @@ static bool is_user(const char *name)
  * access control lists (system.posix_acl_*) and made-up namespaces. */
 static int absent(const char *name)
 {
-    bool known = is_user(name) || strncmp(name, "security.", 9) == 0 ||
-                 strncmp(name, "trusted.", 8) == 0;
+    bool known =
+        is_user(name) || strncmp(name, "security.", 9) == 0 || strncmp(name, "trusted.", 8) == 0;
     return known ? ENODATA : EOPNOTSUPP;
 }
 

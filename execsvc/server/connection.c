@@ -568,8 +568,7 @@ static void bad_request(struct connection *c, int error)
     else
         (void)snprintf(detail, sizeof detail, "%s",
                        error == -EPROTO
-                           ? "Transfer-Encoding, folded fields and white space in field names "
-                             "are refused"
+                           ? "Transfer-Encoding and folded fields are refused"
                            : "this is not an HTTP/1.1 request (a TLS client on a plain port?)");
     int r =
         error == -ENOMEM ? error : http_answer_problem(&text, too_large ? 431 : 400, detail, "");

@@ -73,7 +73,7 @@ static int on_header_field(http_parser *p, const char *data, size_t len)
     }
     /* White space in or behind a name: RFC 9112 5.1, for the reason given at folded(). */
     if (memchr(data, ' ', len) || memchr(data, '\t', len)) {
-        r->error = -EPROTO;
+        r->error = -EBADMSG;
         return -1;
     }
     for (size_t i = 0; i < len && r->name_len + i < sizeof r->name; i++)
@@ -203,13 +203,13 @@ int http_reader_feed(struct http_reader *r, const void *data, size_t len, size_t
     size_t used = http_parser_execute(&r->parser, &settings, data, take);
     r->taken += used;
     enum http_errno error = HTTP_PARSER_ERRNO(&r->parser);
+    /* First, so that the answer does not depend on how the bytes came: the parser may have gone on
+     * beyond such a line. */
+    if (folded(r, data, used))
+        r->error = -EPROTO;
     if (r->error < 0) {
         r->ended = true;
         return r->error;
-    }
-    if (folded(r, data, used)) {
-        r->ended = true;
-        return -EPROTO;
     }
     if (error != HPE_OK) {
         r->ended = true;

@@ -26,9 +26,9 @@ void http_reader_free(struct http_reader *r); /* wipes the credentials */
 
 /* Takes bytes. 1: the header is complete, *ret_used of the bytes belonged to it, the others
  * are what follows; 0: more are needed, all were used. -EBADMSG: not an HTTP request that can
- * be answered but with 400; -EPROTO: one whose fields may be read in two ways, also 400:
- * Transfer-Encoding, folded lines, white space in names; -EMSGSIZE: over HTTP_HEADER_MAX (431); -ENOMEM. After anything
- * but 0 the reader takes no more. */
+ * be answered but with 400; -EPROTO: one with Transfer-Encoding or folded fields, which may be
+ * read in two ways, also 400; -EMSGSIZE: over HTTP_HEADER_MAX (431); -ENOMEM. After anything but 0
+ * the reader takes no more. */
 int http_reader_feed(struct http_reader *r, const void *data, size_t len, size_t *ret_used);
 
 /* After 1. Views last as long as the reader. */

@@ -206,7 +206,7 @@ def test_client_that_does_not_close_does_not_hold_it_up(harness):
     (raw.request(extra="Content-Length: 5\r\n"), 400, "without a body"),
     (raw.request(extra="Transfer-Encoding: chunked\r\n"), 400, "Transfer-Encoding"),
     (raw.request(extra="Transfer-Encoding: identity\r\nContent-Length: 0\r\n"), 400, "not an HTTP/1.1 request"),
-    (raw.request(extra="Transfer-Encoding : chunked\r\n"), 400, "field names"),
+    (raw.request(extra="Transfer-Encoding : chunked\r\n"), 400, "not an HTTP/1.1 request"),
     (raw.request("/healthz", upgrade=None, extra="Transfer-Encoding: chunked\r\n"), 400, "Transfer-Encoding"),
     (raw.request(extra="X: folded\r\n Authorization: x\r\n"), 400, "folded fields"),
     (raw.request(extra="Authorization: a\r\nAuthorization: b\r\n"), 400, "not an HTTP"),
