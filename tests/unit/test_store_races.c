@@ -47,7 +47,8 @@ static void fill_outside(struct canaries *c, const char *directory)
     for (size_t i = 0; i < ARRAY_SIZE(outside_files); i++)
         canary_make_file(c, directory, outside_files[i]);
     char path[256];
-    (void)snprintf(path, sizeof path, "%s/" RACE_OUTSIDE_DIRECTORY, directory);
+    assert_true(snprintf(path, sizeof path, "%s/" RACE_OUTSIDE_DIRECTORY, directory) <
+                (int)sizeof path);
     assert_int_equal(mkdir(path, 0755), 0);
     canary_note_directory(c, path);
 }
@@ -111,11 +112,11 @@ static void make_swap(struct fixture *f, enum attacker kind, const char *outside
         assert_int_equal(symlink(outside, tree_path(f, "link", path)), 0);
         return;
     case SWAP_INNER:
-        (void)snprintf(target, sizeof target, "%s/e", outside);
+        assert_true(snprintf(target, sizeof target, "%s/e", outside) < (int)sizeof target);
         assert_int_equal(symlink(target, tree_path(f, "d/link", path)), 0);
         return;
     case SWAP_FILE:
-        (void)snprintf(target, sizeof target, "%s/e/victim", outside);
+        assert_true(snprintf(target, sizeof target, "%s/e/victim", outside) < (int)sizeof target);
         assert_int_equal(symlink(target, path), 0);
         return;
     case MOVE_OUT:
@@ -151,7 +152,7 @@ static void make_swap(struct fixture *f, enum attacker kind, const char *outside
 
 static void make_directory(char path[256], const char *parent, const char *name)
 {
-    (void)snprintf(path, 256, "%s/%s", parent, name);
+    assert_true(snprintf(path, 256, "%s/%s", parent, name) < 256);
     assert_int_equal(mkdir(path, 0755), 0);
 }
 
