@@ -105,7 +105,7 @@ static void *swap(void *context)
 static void make_swap(struct fixture *f, enum attacker kind, const char *outside,
                       struct canaries *c, int *ret_reader)
 {
-    char path[4096], target[256];
+    char path[4096], target[512];
     (void)tree_path(f, "d/e/swap", path);
     switch (kind) {
     case SWAP_OUTER:
