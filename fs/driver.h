@@ -53,6 +53,8 @@ struct driver {
     uint32_t lock_claimed;   /* connection on which we have claimed */
     uint32_t lock_ready;     /* connection on which locks can be taken again */
 
+    struct climbs *climbs; /* NULL: there were none (climb.c) */
+
     struct device *device;
     struct stop *stop;
     struct supervisor *supervisor;

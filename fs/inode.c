@@ -434,15 +434,16 @@ static void move_settle(struct inode_table *t)
 }
 
 void inode_rename_begin(struct inode_table *t, struct inode *from, struct bytes name,
-                        struct inode *to, struct bytes new_name)
+                        struct inode *to, struct bytes new_name, bool exchange)
 {
+    struct inode_move *m = &t->move;
     if (from == to)
         return;
-    struct inode_move *m = &t->move;
     move_settle(t); /* the one before: the kernel would not ask for this one else */
     m->from = inode_pin(from);
     m->to = inode_pin(to);
     m->replaces = inode_named(t, to, new_name);
+    m->exchanges = exchange;
     memcpy(m->name, name.data, name.len);
     memcpy(m->new_name, new_name.data, new_name.len);
     m->name_len = (uint8_t)name.len;
@@ -480,6 +481,24 @@ void inode_rename_end(struct inode_table *t, struct inode *from, struct bytes na
     struct inode *others = exchange ? detach_directories(t, to, new_name) : NULL;
     attach_directories(t, directories, to, new_name);
     attach_directories(t, others, from, name);
+}
+
+bool inode_rename_climbs(const struct inode_table *t)
+{
+    const struct inode_move *m = &t->move;
+    const struct inode *workspace;
+    if (!m->from || m->until_ns)
+        return false;
+    int from = plain_depth(m->from, &workspace), to = plain_depth(m->to, &workspace);
+    return m->exchanges ? from != to : to < from;
+}
+
+bool inode_below_named(const struct inode *directory, const struct inode *parent, struct bytes name)
+{
+    const struct inode *i = directory;
+    while (i && !is_at(i, parent, name))
+        i = i->parent;
+    return i;
 }
 
 void inode_asked(struct inode_table *t, const struct inode *parent, struct bytes name)

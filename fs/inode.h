@@ -68,6 +68,7 @@ struct inode_move {
     struct inode *from, *to; /* pinned; NULL: there is none */
     uint64_t until_ns;       /* 0: not answered yet; else it is done by then */
     bool replaces;           /* the new name was in use */
+    bool exchanges;
     uint8_t name_len, new_name_len;
     char name[WIRE_NAME_MAX], new_name[WIRE_NAME_MAX];
 };
@@ -117,10 +118,17 @@ void inode_removed(struct inode_table *t, struct inode *parent, struct bytes nam
 /* A rename is asked for; and was done (the kernel moves what is there once it is told so), or
  * failed, at now_ns. */
 void inode_rename_begin(struct inode_table *t, struct inode *from, struct bytes name,
-                        struct inode *to, struct bytes new_name);
+                        struct inode *to, struct bytes new_name, bool exchange);
 void inode_rename_end(struct inode_table *t, struct inode *from, struct bytes name,
                       struct inode *to, struct bytes new_name, bool done, bool exchange,
                       uint64_t now_ns);
+
+/* True when what the rename under way moves comes nearer to the root. */
+bool inode_rename_climbs(const struct inode_table *t);
+
+/* True when `directory` is at parent/name, or below. */
+bool inode_below_named(const struct inode *directory, const struct inode *parent,
+                       struct bytes name);
 
 /* The kernel asks what is at parent/name. It holds such questions back while a rename puts
  * something there, so that one is done. */

@@ -3,6 +3,7 @@
 #include <limits.h>
 
 #include "base/clock.h"
+#include "climb.h"
 
 /* Where the link is in the kernel's tree, which is where following it starts. */
 static struct link_place place_of(struct driver *d, const struct inode *link)
@@ -13,6 +14,16 @@ static struct link_place place_of(struct driver *d, const struct inode *link)
     if (place.depth >= 0 && workspace != d->inodes.root)
         place.workspace = bytes_of(workspace->name, workspace->name_len);
     return place;
+}
+
+/* Tells those that move directories what the reader may be about to climb; see climb.h. */
+static int note_climb(struct request *r, struct bytes text)
+{
+    int ups = text.data[0] == '/' ? 0 : link_text_ups(text);
+    const struct inode *top = r->inode->parent;
+    for (int i = 0; i < ups && top; i++)
+        top = top->parent;
+    return ups && top ? climb_begin(r->driver, r->fuse, r->inode->parent, top) : 0;
 }
 
 static void readlink_done(struct request *r, int error, const struct wire_message *reply)
@@ -40,6 +51,10 @@ static void readlink_done(struct request *r, int error, const struct wire_messag
         request_fail(r, -EACCES);
         return;
     case LINK_EXACT:
+        if (rules.mode != LINK_VERBATIM && (error = note_climb(r, text)) < 0) {
+            request_fail(r, error);
+            return;
+        }
         memcpy(target, text.data, text.len);
         target[text.len] = '\0';
         break;
@@ -52,6 +67,7 @@ static void readlink_done(struct request *r, int error, const struct wire_messag
 
 void op_readlink(fuse_req_t req, fuse_ino_t ino)
 {
+    climb_end(fuse_req_userdata(req), req);
     struct request *r = request_start(req, WIRE_READLINK, NULL, NULL);
     if (r && request_set_inode(r, ino))
         request_send(r, readlink_done);

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "base/log.h"
+#include "climb.h"
 #include "connection.h"
 #include "device.h"
 #include "mount.h"
@@ -246,6 +247,7 @@ static int drive(struct driver *d, struct outcome *outcome)
     supervisor_end(take_ptr(d->supervisor));
     bool left_behind = false;
     connection_stop(d, &left_behind);
+    climb_stop(d);
     request_fail_all(d, -EIO);
     stop_free(d);
     device_free(d->device);

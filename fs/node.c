@@ -6,6 +6,7 @@
 #include <sys/sysmacros.h>
 
 #include "base/clock.h"
+#include "climb.h"
 #include "repair.h"
 
 static void entry_done(struct request *r, int error, const struct wire_message *reply)
@@ -28,6 +29,7 @@ static void entry_done(struct request *r, int error, const struct wire_message *
 
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
+    climb_end(fuse_req_userdata(req), req);
     if (root_is_local(fuse_req_userdata(req), parent)) {
         root_lookup(req, name);
         return;
@@ -89,6 +91,7 @@ static void getattr_done(struct request *r, int error, const struct wire_message
 void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct driver *d = fuse_req_userdata(req);
+    climb_passed(d, req, ino);
     if (root_is_local(d, ino)) {
         root_getattr(req);
         return;
@@ -294,8 +297,9 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
     r->message.rename.flags = flags;
     r->message.rename.name = request_name(r);
     r->message.rename.new_name = request_new_name(r);
-    inode_rename_begin(&d->inodes, r->inode, request_name(r), r->target, request_new_name(r));
-    request_send(r, renamed);
+    inode_rename_begin(&d->inodes, r->inode, request_name(r), r->target, request_new_name(r),
+                       flags & RENAME_EXCHANGE);
+    climb_send_rename(r, renamed);
 }
 
 void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const char *new_name)

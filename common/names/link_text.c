@@ -49,6 +49,15 @@ static bool stays_inside(struct bytes text, int depth)
     return true;
 }
 
+int link_text_ups(struct bytes text)
+{
+    struct bytes component;
+    int ups = 0;
+    while (take_component(&text, &component) && is_up(component))
+        ups++;
+    return ups;
+}
+
 static bool component_matches(struct bytes component, struct bytes pattern)
 {
     if (pattern.data[pattern.len - 1] != '*')

@@ -46,6 +46,9 @@ struct link_place {
 enum link_verdict link_text_judge(const struct link_rules *rules, const struct link_place *place,
                                   struct bytes text, char ret[PATH_MAX]);
 
+/* How many ".." a relative text begins with. */
+int link_text_ups(struct bytes text);
+
 /* "contain", "contain+translate", "verbatim", "refuse". -EINVAL */
 const char *link_mode_name(enum link_mode mode);
 int link_mode_parse(const char *name, enum link_mode *ret, struct failure *ret_failure);

@@ -50,7 +50,7 @@ static void rename_done(struct inode_table *t, struct inode *from, const char *n
                         struct inode *to, const char *new_name, bool exchange)
 {
     struct bytes old = bytes_of_string(name), new = bytes_of_string(new_name);
-    inode_rename_begin(t, from, old, to, new);
+    inode_rename_begin(t, from, old, to, new, exchange);
     inode_rename_end(t, from, old, to, new, true, exchange, NOW);
 }
 
@@ -249,10 +249,14 @@ static void test_renames_here_move_directories(void **state)
     setup_tree(&s);
     struct inode *e = known(&s.t, 5, S_IFDIR, s.workspace, "e");
     /* Upwards: both places count from the request on, the new one alone when it is done. */
-    inode_rename_begin(&s.t, s.b, bytes_of_string("c"), s.workspace, bytes_of_string("C"));
+    inode_rename_begin(&s.t, s.b, bytes_of_string("c"), s.workspace, bytes_of_string("C"), false);
     assert_int_equal(depth(&s.t, s.d), 2);
     assert_int_equal(depth(&s.t, s.c), 1);
     assert_int_equal(depth(&s.t, s.b), 2);
+    assert_true(inode_rename_climbs(&s.t));
+    assert_true(inode_below_named(s.d, s.b, bytes_of_string("c")));
+    assert_true(inode_below_named(s.c, s.b, bytes_of_string("c")));
+    assert_false(inode_below_named(s.b, s.b, bytes_of_string("c")));
     inode_rename_end(&s.t, s.b, bytes_of_string("c"), s.workspace, bytes_of_string("C"), true,
                      false, NOW);
     assert_ptr_equal(s.c->parent, s.workspace);
@@ -268,7 +272,7 @@ static void test_renames_here_move_directories(void **state)
     inode_asked(&s.t, s.b, bytes_of_string("c"));
     assert_int_equal(depth(&s.t, s.d), 4);
     /* One that failed has moved nothing. */
-    inode_rename_begin(&s.t, s.b, bytes_of_string("c"), s.workspace, bytes_of_string("C"));
+    inode_rename_begin(&s.t, s.b, bytes_of_string("c"), s.workspace, bytes_of_string("C"), false);
     inode_rename_end(&s.t, s.b, bytes_of_string("c"), s.workspace, bytes_of_string("C"), false,
                      false, NOW);
     assert_int_equal(depth(&s.t, s.d), 4);
@@ -279,7 +283,7 @@ static void test_renames_here_move_directories(void **state)
     const struct inode *workspace;
     assert_int_equal(inode_depth(&s.t, e, NOW + 2 * NSEC_PER_SEC, &workspace), 3);
     rename_done(&s.t, s.workspace, "e", s.b, "c", true);
-    inode_rename_begin(&s.t, s.a, bytes_of_string("x"), s.b, bytes_of_string("x"));
+    inode_rename_begin(&s.t, s.a, bytes_of_string("x"), s.b, bytes_of_string("x"), false);
     assert_int_equal(depth(&s.t, s.d), 4);
     inode_rename_end(&s.t, s.a, bytes_of_string("x"), s.b, bytes_of_string("x"), true, false, NOW);
     /* In one directory, nothing changes its depth. */
