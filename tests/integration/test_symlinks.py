@@ -229,3 +229,82 @@ def test_git_keeps_links(tree, start, run):
     shown_exactly(root, INSIDE + SYSTEM)
     assert git("status", "--porcelain") == ""
     git("fsck", "--strict")
+
+
+def test_hard_links_of_a_link_are_judged_each_where_it_is(tree, start):
+    """One file, one inode number, two directories: the kernel's request says from which it follows."""
+    plant(tree, [("a/b/c/deep", "../../../file")])
+    os.link(tree / "a/b/c/deep", tree / "a/flat", follow_symlinks=False)
+    _, root = start()
+    for _ in range(2):
+        assert (root / "a/b/c/deep").read_text() == "inside"
+        refused(root / "a/flat", "../../../file")
+    assert os.lstat(root / "a/flat").st_ino == os.lstat(root / "a/b/c/deep").st_ino
+    # Made here, found from where it was.
+    os.link(root / "a/b/c/deep", root / "made", follow_symlinks=False)
+    assert os.lstat(root / "made").st_nlink == os.lstat(root / "a/b/c/deep").st_nlink == 3
+    refused(root / "made", "../../../file")
+    os.unlink(root / "a/b/c/deep")
+    os.link(root / "made", root / "a/b/c/deep", follow_symlinks=False)
+    assert (root / "a/b/c/deep").read_text() == "inside"
+
+
+def test_renames_here_are_judged_at_the_new_place(tree, start):
+    plant(tree, [("a/b/c/link", "../../../file"), ("a/lone", "../file")])
+    _, root = start()
+    assert os.readlink(root / "a/b/c/link") == "../../../file"
+    inside = os.open(root / "a/b/c", os.O_PATH)
+    os.rename(root / "a/b/c", root / "c")
+    refused(root / "c/link", "../../../file")
+    fails_with(errno.EACCES, os.readlink, "link", dir_fd=inside)
+    os.rename(root / "c", root / "a/b/c")
+    assert (root / "a/b/c/link").read_text() == "inside"
+    assert os.readlink("link", dir_fd=inside) == "../../../file"
+    os.close(inside)
+    # A link itself, up and down.
+    assert os.readlink(root / "a/lone") == "../file"
+    os.rename(root / "a/lone", root / "lone")
+    refused(root / "lone", "../file")
+    os.rename(root / "lone", root / "a/b/lone")
+    assert (root / "a/b/lone").read_text() == "inside a"
+    # Two places at once.
+    (root / "x").mkdir()
+    os.symlink("../file", root / "x/up")
+    os.rename(root / "x", root / "a/x")
+    assert (root / "a/x/up").read_text() == "inside a"
+
+
+def test_moves_by_others_are_judged_at_the_new_place(tree, start):
+    """And who is in the directory stays in it."""
+    plant(tree, [("a/b/c/link", "../../../file")])
+    (tree / "a/b/c/own").write_text("own")
+    _, root = start()
+    assert (root / "a/b/c/link").read_text() == "inside"
+    number, inside = os.stat(root / "a/b/c").st_ino, os.open(root / "a/b/c", os.O_RDONLY)
+    os.rename(tree / "a/b/c", tree / "c")
+    refused(root / "c/link", "../../../file")
+    assert os.stat(root / "c").st_ino == os.fstat(inside).st_ino == number
+    fd = os.open("own", os.O_RDONLY, dir_fd=inside)
+    assert os.read(fd, 10) == b"own"
+    os.close(fd)
+    assert sorted(os.listdir(inside)) == ["link", "own"]
+    # The kernel still has this one where it was, and climbs from there: it is shown, and leads inside.
+    assert os.readlink("link", dir_fd=inside) == "../../../file"
+    fd = os.open("link", os.O_RDONLY, dir_fd=inside)
+    assert os.read(fd, 10) == b"inside"
+    os.close(fd)
+    fails_with(errno.ENOENT, os.stat, root / "a/b/c")
+    os.close(inside)
+    os.rename(tree / "c", tree / "a/b/c")
+    assert (root / "a/b/c/link").read_text() == "inside"
+
+
+def test_a_directory_moved_by_others_has_no_path_once_that_is_known(tree, start, run):
+    _, root = start()
+    script = "import os, sys; os.chdir(sys.argv[1]); os.rename(sys.argv[2], sys.argv[3]);" \
+             "assert not os.path.exists(sys.argv[1]); open('made', 'w').close(); print(os.listdir('.'));" \
+             "\ntry: os.getcwd()\nexcept FileNotFoundError: print('gone')"
+    result = run(["/usr/bin/python3", "-c", script, root / "a/b", tree / "a/b", tree / "moved"], check=True)
+    assert result.stdout.splitlines() == ["['c', 'made']", "gone"] or \
+        result.stdout.splitlines() == ["['made', 'c']", "gone"]
+    assert sorted(os.listdir(root / "moved")) == ["c", "made"]

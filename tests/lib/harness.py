@@ -37,6 +37,7 @@ BINARIES = {
     "berthfs": "fs/berthfs",
     "mount.fuse.berth": "fs/mount.fuse.berth",
     "relay": "tests/tools/relay",
+    "link-attack": "tests/tools/link-attack",
 }
 
 
