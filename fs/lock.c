@@ -137,9 +137,23 @@ static int claim(struct driver *d, request_done_fn *done)
     return 0;
 }
 
-static void claimed(struct request *r, int error, const struct wire_message *reply)
+static void ended(struct request *r, int error, const struct wire_message *reply)
 {
     request_free(r);
+}
+
+/* What was granted to r and cannot be noted must not stay locked: nobody would unlock it. */
+static void give_back(const struct request *r)
+{
+    struct request *q;
+    if (request_new(r->driver, NULL, WIRE_LOCK_SET, NULL, NULL, &q) < 0)
+        return; /* it ends with the connection */
+    q->quiet = true;
+    q->inode = inode_pin(r->inode);
+    q->message.lock_set = r->message.lock_set;
+    q->message.lock_set.type = WIRE_LOCK_NONE;
+    q->message.lock_set.flags &= ~(uint32_t)WIRE_LOCK_WAIT;
+    request_send(q, ended);
 }
 
 static void answer_request(struct request *r, int error)
@@ -177,11 +191,12 @@ static void locked(struct request *r, int error, const struct wire_message *repl
     struct driver *d = r->driver;
     const struct wire_lock_set *s = &r->message.lock_set;
     struct lock_owner *o;
+    bool granted = error == 0;
     if (error == -EAGAIN && is_flock(s))
         (void)note_unlocked(d, r->inode, s); /* a change that fails gives up the old lock */
     if (error == -ECANCELED)
         error = -EINTR;
-    if (error == 0)
+    if (granted)
         error = take_owner(d, r->inode, s->owner, is_flock(s), &o);
     if (error == 0) {
         error = lock_ranges_reserve(&o->ranges);
@@ -193,6 +208,8 @@ static void locked(struct request *r, int error, const struct wire_message *repl
             drop_owner(d, o);
         }
     }
+    if (granted && error < 0)
+        give_back(r);
     answer_request(r, error);
 }
 
@@ -219,7 +236,7 @@ static void set(struct request *r, bool wait)
     }
     struct driver *d = r->driver;
     if (d->client && d->lock_claimed != d->inodes.connection)
-        (void)claim(d, claimed);
+        (void)claim(d, ended);
     if (wait) {
         r->waits = true;
         r->message.lock_set.flags |= WIRE_LOCK_WAIT;
