@@ -76,8 +76,10 @@ static int open_directory(struct node *node, uint32_t wire, int *ret_fd, struct 
     int r = grip_take(node, &grip, ret_stx);
     if (r < 0)
         return r;
-    int fd = open_at(node->workspace->store, grip.fd, ".",
-                     O_RDONLY | O_DIRECTORY | O_NOFOLLOW | no_atime | OPEN_ALWAYS, 0);
+    /* Not "." below it, for which the directory would have to be searchable as well. */
+    char path[GRIP_PATH_SIZE];
+    int fd = open_at(node->workspace->store, AT_FDCWD, grip_path(grip.fd, path),
+                     O_RDONLY | O_DIRECTORY | no_atime | OPEN_ALWAYS, 0);
     if (fd < 0)
         return fd;
     *ret_fd = fd;

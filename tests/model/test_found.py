@@ -18,6 +18,13 @@ PATH_DESCRIPTOR_OF_AN_UNLINKED_LINK = [
     ("unlink", None, b"a"), ("fstat", 0),
 ]
 
+# By an ordinary user: it can be listed, though nothing in it can be reached.
+DIRECTORY_THAT_CANNOT_BE_SEARCHED = [
+    ("mkdir", None, b"d"), ("mkdir", None, b"d/e"), ("chmod", None, b"d", 0o644), ("list", None, b"d"),
+    ("stat", None, b"d/e"), ("chmod", None, b"d", 0o311), ("list", None, b"d"), ("stat", None, b"d/e"),
+    ("chmod", None, b"d", 0o755),
+]
+
 FOUND = {name: script for name, script in globals().items() if name.isupper()}
 
 

@@ -11,6 +11,18 @@ from .base import (LIBC, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, che
 
 
 @check
+def a_directory_that_cannot_be_searched_is_listed(_):
+    """Reading its names needs the permission to read alone."""
+    os.mkdir("d")
+    put("d/f")
+    os.chmod("d", 0o444)
+    try:
+        assert os.listdir("d") == ["f"]
+    finally:
+        os.chmod("d", 0o755)
+
+
+@check
 def errno_of_names_that_exist(_):
     os.mkdir("d")
     put("d/f")
