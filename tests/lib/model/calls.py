@@ -125,7 +125,12 @@ class Calls:
         return brief(os.pread(self.fd(slot), size, offset))
 
     def write(self, slot, data):
-        return os.write(self.fd(slot), data_of(data))
+        fd = self.fd(slot)
+        written = os.write(fd, data_of(data))
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_APPEND:
+            # The position after an append is where the kernel believed the end to be.
+            os.lseek(fd, 0, os.SEEK_END)
+        return written
 
     def pwrite(self, slot, data, offset):
         return os.pwrite(self.fd(slot), data_of(data), offset)
@@ -478,7 +483,7 @@ class Calls:
         entry = status(st)
         entry["first"] = self.first.get((st.st_dev, st.st_ino))
         if stat.S_ISREG(st.st_mode):
-            entry["content"] = self._tried(self._content, fd)
+            entry["content"] = self._tried(self._content, fd, not self.mappings)
             entry["position"] = self._tried(os.lseek, fd, 0, os.SEEK_CUR)
         return entry
 
@@ -486,17 +491,20 @@ class Calls:
         return os.stat(path).st_size
 
     def content(self, slot):
-        return self._content(self.fd(slot))
+        return self._content(self.fd(slot), not self.mappings)
 
     @staticmethod
-    def _content(fd):
-        """Size and bytes agree, and no hole is claimed where bytes are."""
+    def _content(fd, holes=True):
+        """Size and bytes agree, and no hole is claimed where bytes are. What a mapping stored and has
+        not synchronised may be told as a hole, unless the file was opened since."""
         size, content, data = os.fstat(fd).st_size, b"", b""
         if size > 1 << 26:
             return "large"
         while part := os.pread(fd, size + 1 - len(content), len(content)):
             content += part
         assert len(content) == size, f"{len(content)} bytes of a file of {size}"
+        if not holes:
+            return brief(content)
         at, position = 0, os.lseek(fd, 0, os.SEEK_CUR)
         try:
             while at < size:
