@@ -171,6 +171,16 @@ static int place_open_new(struct file_session *session, uint64_t parent, struct 
     return node_room(session) ? 0 : -ENFILE;
 }
 
+/* Answers with what was just made. If that cannot be done it goes: nobody was told of it. */
+static int reply_made(struct file_session *session, const struct place *place, int flags,
+                      struct reply *ret)
+{
+    int r = reply_entry(session, place, ret);
+    if (r == -ENOMEM || r == -ENFILE)
+        (void)unlinkat(place->grip.fd, place->name, flags);
+    return r;
+}
+
 OPERATION(mknod)
 {
     mode_t type = m->mknod.mode & S_IFMT;
@@ -198,7 +208,7 @@ OPERATION(mknod)
     creator_leave(&creator);
     if (r < 0)
         return r;
-    return reply_entry(session, &place, ret);
+    return reply_made(session, &place, 0, ret);
 }
 
 OPERATION(mkdir)
@@ -215,7 +225,7 @@ OPERATION(mkdir)
     creator_leave(&creator);
     if (r < 0)
         return r;
-    return reply_entry(session, &place, ret);
+    return reply_made(session, &place, AT_REMOVEDIR, ret);
 }
 
 OPERATION(symlink)
@@ -242,7 +252,7 @@ OPERATION(symlink)
     creator_leave(&creator);
     if (r < 0)
         return r;
-    return reply_entry(session, &place, ret);
+    return reply_made(session, &place, 0, ret);
 }
 
 OPERATION(link)
@@ -268,7 +278,7 @@ OPERATION(link)
     if (linkat(AT_FDCWD, grip_path(grip.fd, path), place.grip.fd, place.name, AT_SYMLINK_FOLLOW) <
         0)
         return -errno;
-    return reply_entry(session, &place, ret);
+    return reply_made(session, &place, 0, ret);
 }
 
 /* --- removing and renaming ------------------------------------------------------- */
