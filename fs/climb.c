@@ -13,6 +13,7 @@ struct climb {
     pid_t thread;
     struct inode *directory; /* of the link; pinned */
     fuse_ino_t top;
+    uint64_t begun_ns;
     uint64_t until_ns;
 };
 
@@ -61,14 +62,14 @@ static bool is_taken(const struct climb *w, const struct request *r)
 static bool rename_waits(struct driver *d)
 {
     struct climbs *c = d->climbs;
-    uint64_t now_ns = clock_monotonic_ns(), last_ns = c->rename_ns + CLIMB_MAX_NS;
+    uint64_t now_ns = clock_monotonic_ns();
     remove_old(d, now_ns);
-    bool waits = c->unseen_ns > now_ns && now_ns < last_ns;
+    bool waits = c->unseen_ns > now_ns && now_ns < c->rename_ns + CLIMB_STEP_NS;
     for (size_t i = c->count; i-- > 0;) {
         const struct climb *w = &c->walks[i];
         if (thread_is_gone(w))
             remove_walk(d, i);
-        else if (w->until_ns <= last_ns && is_taken(w, c->rename))
+        else if (w->begun_ns <= c->rename_ns && is_taken(w, c->rename))
             waits = true;
     }
     return waits;
@@ -127,7 +128,8 @@ int climb_begin(struct driver *d, fuse_req_t reader, struct inode *directory,
     c->walks[c->count++] = (struct climb){.thread = fuse_req_ctx(reader)->pid,
                                           .directory = inode_pin(directory),
                                           .top = top->id,
-                                          .until_ns = now_ns + CLIMB_MAX_NS};
+                                          .begun_ns = now_ns,
+                                          .until_ns = now_ns + CLIMB_STEP_NS};
     return 0;
 }
 
@@ -142,11 +144,19 @@ static void end_walks(struct driver *d, fuse_req_t by, fuse_ino_t top)
     if (!thread)
         return;
     bool ended = false;
-    for (size_t i = c->count; i-- > 0;)
-        if (c->walks[i].thread == thread && (!top || c->walks[i].top == top)) {
+    for (size_t i = c->count; i-- > 0;) {
+        struct climb *w = &c->walks[i];
+        if (w->thread != thread)
+            continue;
+        if (!top || w->top == top) {
             remove_walk(d, i);
             ended = true;
+            continue;
         }
+        uint64_t until_ns = clock_monotonic_ns() + CLIMB_STEP_NS;
+        uint64_t max_ns = w->begun_ns + CLIMB_MAX_NS;
+        w->until_ns = until_ns < max_ns ? until_ns : max_ns;
+    }
     if (ended && c->rename)
         try_rename(d);
 }

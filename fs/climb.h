@@ -6,16 +6,18 @@
  * A walk belongs to a thread, which all its requests name. Its ".." are climbed when the thread
  * asks for the attributes of the directory at their top (which the kernel does, for its
  * permissions), looks up a name or reads another link; or when the thread has ended. One that only
- * wanted to know the text may do nothing for long, so that no walk is waited for longer than
- * CLIMB_MAX_NS.
+ * wanted to know the text may do nothing for long, so that a walk is waited for while it goes on,
+ * and no longer than CLIMB_MAX_NS in all.
  *
  * Moves by others need no such care: they move nothing in the kernel's tree (see inode.h). */
 #pragma once
 
 #include "request.h"
 
-/* A walk asks for the attributes of each directory on its way up, over the network. */
-#define CLIMB_MAX_NS (2 * NSEC_PER_SEC)
+/* A walk asks for the attributes of each directory on its way up, over the network: it goes on
+ * while its thread does so at least this often. */
+#define CLIMB_STEP_NS (2 * NSEC_PER_SEC)
+#define CLIMB_MAX_NS (20 * NSEC_PER_SEC)
 
 /* The reader of a link in `directory` is about to be told a text whose ".." lead to `top`. -ENOMEM:
  * it must not be told. */

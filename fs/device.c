@@ -118,7 +118,9 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
                               FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_READDIRPLUS |
                               FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_ASYNC_DIO |
                               FUSE_CAP_ATOMIC_O_TRUNC;
-    /* Not among them: WRITEBACK_CACHE assumes that nobody else changes the files. The first
+    /* Not among them: WRITEBACK_CACHE assumes that nobody else changes the files. With
+     * CACHE_SYMLINKS the kernel would follow texts that were judged where a link's directory is no
+     * longer. The first
      * HANDLE_KILLPRIV would have set-uid cleared on every write, whoever writes. Splicing
      * needs pipes that the hooks above do not have. */
     const unsigned int locks = FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS;

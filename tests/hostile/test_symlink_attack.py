@@ -5,8 +5,10 @@ outside that nobody else opens. tests/tools/link-attack.c says what either side 
 
 import json
 import os
+import shutil
 import subprocess
 import threading
+import time
 
 import pytest
 
@@ -193,13 +195,15 @@ def test_a_rename_here_waits_for_those_who_climb(attack):
     deep.mkdir(parents=True)
     (root / "canary").write_text("inside")
     ends, held = {}, os.open(root, os.O_PATH)
-    for moment in range(14):
-        (deep / "m").mkdir()
-        os.symlink("../../../../../canary", deep / "m/up")
-        from_fd, link_fd = os.open(deep, os.O_PATH), os.open(deep / "m", os.O_PATH)
+    for moment in range(10):
+        (deep / "m/a/b/c/d").mkdir(parents=True)
+        os.symlink("../" * 9 + "canary", deep / "m/a/b/c/d/up")
+        from_fd, link_fd = os.open(deep, os.O_PATH), os.open(deep / "m/a/b/c/d", os.O_PATH)
         relay.delay(40)
-        mover = threading.Timer(moment * 0.06, os.rename, ["m", "m"], {"src_dir_fd": from_fd, "dst_dir_fd": held})
+        mover = threading.Thread(target=os.rename, args=["m", "m"],
+                                 kwargs={"src_dir_fd": from_fd, "dst_dir_fd": held})
         mover.start()
+        time.sleep(moment * 0.05)
         try:
             fd = os.open("up", os.O_RDONLY, dir_fd=link_fd)
             end = os.readlink(f"/proc/self/fd/{fd}")
@@ -211,8 +215,7 @@ def test_a_rename_here_waits_for_those_who_climb(attack):
         ends[moment] = end
         os.close(from_fd)
         os.close(link_fd)
-        os.unlink(root / "m/up")
-        os.rmdir(root / "m")
+        shutil.rmtree(root / "m")
     os.close(held)
     assert set(ends.values()) <= {str(root / "canary"), "Permission denied"}, ends
     # The moments span from before the link is read, when it is refused, to after the walk.

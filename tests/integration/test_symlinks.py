@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import stat
+import threading
 
 import pytest
 
@@ -272,6 +273,29 @@ def test_renames_here_are_judged_at_the_new_place(tree, start):
     os.symlink("../file", root / "x/up")
     os.rename(root / "x", root / "a/x")
     assert (root / "a/x/up").read_text() == "inside a"
+
+
+def test_a_reader_who_does_nothing_more_is_not_waited_for_long(tree, start):
+    plant(tree, [("a/b/c/link", "../../../file")])
+    _, root = start()
+    read, leave = threading.Event(), threading.Event()
+    text = []
+
+    def reader():
+        text.append(os.readlink(root / "a/b/c/link"))
+        read.set()
+        leave.wait(60)
+
+    thread = threading.Thread(target=reader)
+    thread.start()
+    try:
+        assert read.wait(30)
+        os.rename(root / "a/b/c", root / "c")
+    finally:
+        leave.set()
+        thread.join()
+    assert text == ["../../../file"]
+    refused(root / "c/link", "../../../file")
 
 
 def test_moves_by_others_are_judged_at_the_new_place(tree, start):
