@@ -21,7 +21,7 @@ class Attack:
     a file of that name, as the root of "demo" does."""
 
     def __init__(self, harness):
-        self.harness = harness
+        self.harness, self.processes = harness, []
         self.service = harness.start_service()
         for name in "demo", "canary":
             harness.run_berth("create", name, check=True)
@@ -44,7 +44,7 @@ class Attack:
         process = subprocess.Popen([*prefix, self.harness.program("link-attack"), role, *map(str, arguments)],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                    env={**self.harness.env, **self.service.client_env()})
-        self.harness.own(Ended(process))
+        self.processes.append(process)
         if role != "victim":
             assert process.stdout.readline() == "ready\n", process.stderr.read()
         return process
@@ -64,20 +64,6 @@ class Attack:
         return json.loads(out), errors
 
 
-class Ended:
-    """Ends with the test."""
-
-    killed = False
-
-    def __init__(self, process):
-        self.process = process
-
-    def close(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
-
-
 def ended(process):
     process.terminate()
     return json.loads(process.communicate(timeout=30)[0])
@@ -85,7 +71,12 @@ def ended(process):
 
 @pytest.fixture
 def attack(harness, fuse_works):
-    return Attack(harness)
+    attack = Attack(harness)
+    yield attack
+    for process in attack.processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
 
 
 def run_attack(attack, mode, via, tries, timeout, mover=False):
