@@ -81,7 +81,8 @@ static int unmount(const struct cli *cli, const struct mount_table *table, char 
 }
 
 /* What is wrong with a place where no Berth mount is. */
-static void explain_place(const struct cli *cli, const char *path, const struct mount_row *row)
+static void explain_place(const struct cli *cli, const char *path, const char *point,
+                          const struct mount_row *row)
 {
     if (row) {
         cli_error(cli, "%s is not a Berth mount but one of type %s", path, row->type);
@@ -89,39 +90,64 @@ static void explain_place(const struct cli *cli, const char *path, const struct 
     }
     _cleanup_here_ struct here here = {0};
     struct failure failure;
-    if (here_find(path, &here, &failure) == 0)
+    if (here_find(point, &here, &failure) == 0)
         cli_error(cli, "%s is inside the mount at %s; unmount that: berth umount %s", path,
                   here.mountpoint, here.mountpoint);
     else
         cli_error(cli, "%s is not a mountpoint; `berth status` lists the mounts", path);
 }
 
-static int unmount_one(const struct cli *cli, const char *path, bool lazy)
+static int read_table(const struct cli *cli, struct mount_table *ret)
+{
+    int r = mount_table_read(ret);
+    if (r < 0)
+        cli_error(cli, "/proc/self/mountinfo: %s", strerror(-r));
+    return r;
+}
+
+/* What the user named, as a place; NULL, and said, when it is none. */
+static char *resolve(const struct cli *cli, const char *path)
 {
     _cleanup_mount_table_ struct mount_table table = {0};
-    _cleanup_free_ char *point = NULL;
+    char *point = NULL;
     struct failure failure;
-    int r = mount_table_read(&table);
-    if (r < 0) {
-        cli_error(cli, "/proc/self/mountinfo: %s", strerror(-r));
-        return r;
-    }
-    r = mount_point_resolve(&table, path, &point, &failure);
-    if (r < 0) {
+    if (read_table(cli, &table) < 0)
+        return NULL;
+    if (mount_point_resolve(&table, path, &point, &failure) < 0)
         cli_error(cli, "%s", failure.text);
+    return point;
+}
+
+static int unmount_one(const struct cli *cli, const char *path, char *point, bool lazy)
+{
+    _cleanup_mount_table_ struct mount_table table = {0};
+    int r = read_table(cli, &table);
+    if (r < 0)
         return r;
-    }
     const struct mount_row *row = mount_table_find(&table, point);
     if (!row || !mount_row_is_berth(row)) {
-        explain_place(cli, path, row);
+        explain_place(cli, path, point, row);
         return -EINVAL;
     }
-    /* Our own working directory must not be what keeps it busy. */
+    return unmount(cli, &table, point, lazy);
+}
+
+/* All places are resolved before the working directory is left, which relative paths are
+ * relative to, and which must not be what keeps a mount busy. */
+static int unmount_all(const struct cli *cli, size_t count, char *const *paths, bool lazy,
+                       char **points)
+{
+    int status = CLI_OK;
+    for (size_t i = 0; i < count; i++)
+        points[i] = resolve(cli, paths[i]);
     if (chdir("/") < 0) {
         cli_error(cli, "/: %s", strerror(errno));
-        return -errno;
+        return CLI_FAILED;
     }
-    return unmount(cli, &table, point, lazy);
+    for (size_t i = 0; i < count; i++)
+        if (!points[i] || unmount_one(cli, paths[i], points[i], lazy) < 0)
+            status = CLI_FAILED;
+    return status;
 }
 
 int cmd_umount(struct cli *cli, int argc, char **argv)
@@ -139,9 +165,15 @@ int cmd_umount(struct cli *cli, int argc, char **argv)
     }
     if (optind == argc)
         return cli_usage_error(cli, "which mountpoint?");
-    int status = CLI_OK;
-    for (int i = optind; i < argc; i++)
-        if (unmount_one(cli, argv[i], lazy) < 0)
-            status = CLI_FAILED;
+    size_t count = (size_t)(argc - optind);
+    char **points = calloc(count, sizeof *points);
+    if (!points) {
+        cli_error(cli, "%s", strerror(ENOMEM));
+        return CLI_FAILED;
+    }
+    int status = unmount_all(cli, count, argv + optind, lazy, points);
+    for (size_t i = 0; i < count; i++)
+        free(points[i]);
+    free(points);
     return status;
 }

@@ -438,6 +438,22 @@ def test_umount_of_what_is_no_mount_of_ours(run_berth, harness, mounted):
     assert parts.find_mount(mounted)
 
 
+def test_umount_of_several_relative_places(run_berth, harness, mounted):
+    """The working directory is left before the first is taken down; the others are still
+    relative to where the user was, whatever lies at that name elsewhere."""
+    places = [harness.directory / "rel" / name for name in ("a", "b", "c")]
+    for place in places:
+        place.mkdir(parents=True)
+        run_berth("mount", place, check=True)
+    run_berth("umount", "a", "./b", "../rel/c", cwd=harness.directory / "rel", check=True)
+    assert parts.mounts_below(harness.directory / "rel") == []
+    # From the working directory, the first word; from "/", the second would be the other mount.
+    run_berth("mount", places[0], check=True)
+    fails(run_berth("umount", "a", str(mounted).lstrip("/"), cwd=harness.directory / "rel"),
+          str(mounted).lstrip("/"))
+    assert parts.find_mount(places[0]) is None and parts.find_mount(mounted)
+
+
 def test_umount_of_several_goes_on_after_a_failure(run_berth, harness, mounted):
     other = harness.new_path("other")
     other.mkdir()
