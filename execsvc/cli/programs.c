@@ -12,9 +12,6 @@
 
 #include "base/cleanup.h"
 
-/* Where the other programs are, from the directory of this one. */
-static const char *const places[] = {"", "../sbin/"};
-
 static bool can_run(const char *path)
 {
     struct stat st;
@@ -63,16 +60,14 @@ int program_find(const char *name, char **ret)
         self[len] = 0;
         char *slash = strrchr(self, '/');
         slash[1] = 0;
-        for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
-            char *path;
-            if (asprintf(&path, "%s%s%s", self, places[i], name) < 0)
-                return -ENOMEM;
-            if (can_run(path)) {
-                *ret = path;
-                return 0;
-            }
-            free(path);
+        char *path;
+        if (asprintf(&path, "%s%s", self, name) < 0)
+            return -ENOMEM;
+        if (can_run(path)) {
+            *ret = path;
+            return 0;
         }
+        free(path);
     }
     return search(getenv("PATH"), name, ret);
 }
