@@ -30,6 +30,7 @@ def start_try(harness, build_dir, fuse_works):
         return harness.run([TRY, *args], env=env, timeout=RUN_LIMIT, check=check)
 
     run.env = env
+    run.build = build_dir
     run.mountpoint = harness.directory / "home" / "berth"
     run.state = harness.directory / "state"
     yield run
@@ -115,9 +116,43 @@ def test_stop_refuses_a_mount_in_use_and_says_so(start_try, harness):
     start_try("--stop")
 
 
-def test_unknown_options_are_refused(start_try):
-    assert start_try("--stpo", check=False).returncode == 2
-    assert "usage" in start_try("--help").stdout
+@pytest.mark.parametrize("words, what", [
+    (["--stpo"], "--stpo"), (["--dir"], "--dir needs a directory"),
+    (["--dir", ""], "--dir needs a directory"), (["--purge"], "--stop"),
+    (["--stop", "--dir", "/tmp"], "takes no --dir")])
+def test_wrong_words_are_refused(start_try, words, what):
+    result = start_try(*words, check=False)
+    assert result.returncode == 2 and "usage" in result.stderr and what in result.stderr
+
+
+def test_help_and_nothing_to_stop(start_try):
+    assert start_try("-h").stdout == start_try("--help").stdout
+    assert "BERTH_TRY_BUILD" in start_try("-h").stdout
+    assert "nothing mounted and no service running" in start_try("--stop").stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIMIT)
+def test_stop_undoes_what_try_did_and_no_more(start_try, harness):
+    """Every directory of several runs; one that was there before stays; --purge also after the
+    service was stopped."""
+    mine, other = harness.directory / "mine", harness.directory / "other"
+    mine.mkdir()
+    first = start_try("--dir", str(mine))
+    assert f"{start_try.build}/execsvc/server" in re.search("export PATH=.*", first.stdout).group()
+    start_try("--dir", str(other))
+    assert "already mounted" in start_try("--dir", str(mine)).stdout
+    start_try("--stop")
+    assert parts.mounts_below(harness.directory) == []
+    assert mine.is_dir() and not other.exists()
+
+    assert "removed the workspace demo" in start_try("--stop", "--purge").stdout
+    assert service_pid(start_try.state) is None
+    assert "is kept" in start_try("--stop", "--purge").stdout
+    start_try()
+    assert not (start_try.mountpoint / "demo" / "mine").exists()
+    blocked = start_try("--dir", str(harness.directory / "no" / "such"), check=False)
+    assert blocked.returncode == 1 and "choose another one with --dir" in blocked.stderr
 
 
 @pytest.mark.slow
