@@ -197,7 +197,8 @@ static int load_url(const struct document *d, const struct client_flags *flags,
                     struct client_settings *s, struct failure *f)
 {
     const char *url = flags->url ? flags->url : environment("BERTH_URL");
-    const char *from = flags->url ? "--url" : "BERTH_URL";
+    /* On the command line it may have been an option, a word or a mount option: its text tells. */
+    const char *from = flags->url ? NULL : "BERTH_URL";
     int r = 0;
     if (!url) {
         r = string_of(d, "client", "url", &url, f);
@@ -205,12 +206,13 @@ static int load_url(const struct document *d, const struct client_flags *flags,
     }
     if (r < 0)
         return r;
+    s->url_default = !url;
     if (!url)
         return paths_default_url(&s->url, f);
     struct failure why;
     r = stream_url_check(url, &why);
     if (r < 0)
-        return failure_set(f, r, "%s: %s", from, why.text);
+        return failure_set(f, r, "%s%s%s", from ? from : "", from ? ": " : "", why.text);
     s->url = strdup(url);
     return s->url ? 0 : no_memory(f);
 }

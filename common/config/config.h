@@ -15,6 +15,7 @@
  *   -ENOENT   a file that was named is missing         -ENOMEM */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -42,6 +43,7 @@ struct client_flags {
  * BERTH_TOKEN beats BERTH_TOKEN_FILE; --token-file beats both. */
 struct client_settings {
     char *url;
+    bool url_default; /* nobody named it */
     char *token;      /* the token itself, from wherever; wiped on release */
     char *token_file; /* where it came from, or NULL (BERTH_TOKEN) */
     char *ca_file;

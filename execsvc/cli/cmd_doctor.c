@@ -8,7 +8,8 @@ const char doctor_usage[] =
     "usage: berth doctor\n"
     "Looks at all that mounts and commands need on this machine, and at the service, and says\n"
     "what is wrong and what to do about it. Fails when there is a problem; warnings are about\n"
-    "what works but could be better, or may be meant.\n"
+    "what works but could be better, or may be meant; notes about what cannot be seen from here,\n"
+    "or only some need.\n"
     "\n"
     "Examples\n"
     "  berth doctor\n"
@@ -43,6 +44,15 @@ void doctor_ok(struct doctor *d, const char *format, ...)
     va_start(args, format);
     print_line("ok", format, args);
     va_end(args);
+}
+
+void doctor_note(struct doctor *d, const char *advice, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    print_line("note", format, args);
+    va_end(args);
+    print_advice(advice);
 }
 
 void doctor_warning(struct doctor *d, const char *advice, const char *format, ...)

@@ -13,6 +13,9 @@ struct doctor {
 /* One line each; advice, on a line of its own, says what to do (NULL: nothing). What comes
  * from others is escaped. */
 void doctor_ok(struct doctor *d, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Neither well nor wrong: what cannot be known from here, or what only some need. */
+void doctor_note(struct doctor *d, const char *advice, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 void doctor_warning(struct doctor *d, const char *advice, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void doctor_problem(struct doctor *d, const char *advice, const char *format, ...)

@@ -7,6 +7,22 @@
 #include "cli/mounts.h"
 #include "cli/programs.h"
 
+/* Only mount(8) needs it, and it looks in this one place. */
+#define MOUNT_HELPER "/sbin/mount.fuse.berth"
+
+static void check_helper(struct doctor *d, const char *berthfs)
+{
+    if (access(MOUNT_HELPER, X_OK) == 0) {
+        doctor_ok(d, MOUNT_HELPER " is there, for mount(8) and fstab");
+        return;
+    }
+    _cleanup_free_ char *advice = NULL;
+    if (asprintf(&advice, "if you want that, as root: ln -s %s " MOUNT_HELPER, berthfs) < 0)
+        advice = NULL;
+    doctor_note(d, advice,
+                MOUNT_HELPER " is missing, so `mount -t fuse.berth` and fstab do not work");
+}
+
 void doctor_check_programs(struct doctor *d)
 {
     _cleanup_free_ char *path = NULL;
@@ -32,6 +48,24 @@ void doctor_check_programs(struct doctor *d)
     else
         doctor_warning(d, "install programs of one version", "%s says %.*s; this is berth %s", path,
                        (int)len, (const char *)text.data, BERTH_VERSION);
+    check_helper(d, path);
+}
+
+/* A mount that could not be asked. */
+static void explain_unknown(struct doctor *d, const struct mount_row *row,
+                            const struct failure *failure)
+{
+    _cleanup_free_ char *advice = NULL;
+    if (asprintf(&advice, "take it down with `berth umount %s`", row->point) < 0)
+        advice = NULL;
+    if (failure->error == -ESTALE)
+        doctor_problem(d, advice, "the mount at %s shows a workspace that has been removed",
+                       row->point);
+    else if (failure->error == -EACCES || failure->error == -ENODATA)
+        doctor_note(d, NULL, "%s", failure->text);
+    else
+        doctor_problem(d, "its log says more: syslog, or the file of its option log=", "%s",
+                       failure->text);
 }
 
 static void check_berth_mount(struct doctor *d, const struct mount_row *row)
@@ -70,8 +104,10 @@ static void check_berth_mount(struct doctor *d, const struct mount_row *row)
         break;
     }
     case MOUNT_FOREIGN:
+        doctor_note(d, NULL, "%s", failure.text);
+        break;
     case MOUNT_UNKNOWN:
-        doctor_ok(d, "%s", failure.text);
+        explain_unknown(d, row, &failure);
         break;
     }
 }

@@ -45,11 +45,13 @@ void doctor_check_runtime(struct doctor *d)
         doctor_ok(d, "the runtime directory is %s", directory);
 }
 
-static const char *url_source(const struct cli *cli, const char *config_file)
+static const char *url_source(const struct cli *cli)
 {
     if (cli->flags.url)
         return "--url";
-    return cli->url_given ? "BERTH_URL" : config_file ? "the configuration file" : "the default";
+    return cli->url_given              ? "BERTH_URL"
+           : cli->settings.url_default ? "the default"
+                                       : "the configuration file";
 }
 
 /* Settings that could not be loaded have been reported by the loader's own sentence. */
@@ -71,7 +73,7 @@ void doctor_check_settings(struct doctor *d)
     else
         (void)paths_config_file(&config_file, &failure);
     doctor_ok(d, "configuration file: %s", config_file ? config_file : "none (none is needed)");
-    doctor_ok(d, "service: %s (from %s)", cli->settings.url, url_source(cli, config_file));
+    doctor_ok(d, "service: %s (from %s)", cli->settings.url, url_source(cli));
     if (cli->settings.token)
         doctor_ok(d, "bearer token: from %s",
                   cli->settings.token_file ? cli->settings.token_file : "BERTH_TOKEN");

@@ -183,6 +183,18 @@ def test_key_that_others_can_read_is_a_warning(run_berth, harness, certificates,
     assert f"warning  the key {copy} can be read by others" in text
 
 
+def test_where_the_url_comes_from(run_berth, harness, service):
+    """A configuration file that says nothing of it is not its source."""
+    path = harness.new_path("berth.json")
+    path.write_text('{"client": {"connect_timeout": 5}}')
+    problem = ["there is no socket .*/run/berth/berthd.sock"]
+    assert "(from the default)" in diagnose(run_berth, "--config", path, problems=problem,
+                                            env=harness.env)
+    path.write_text(json.dumps({"client": {"url": service.url}}))
+    text = diagnose(run_berth, "--config", path, env=harness.env)
+    assert f"service: {service.url} (from the configuration file)" in text
+
+
 # --- the user's environment ----------------------------------------------------------------------
 
 @pytest.mark.parametrize("home", [None, "", "relative"])
@@ -297,6 +309,47 @@ def test_mount_that_lost_its_service(run_berth, service, mount):
         return re.search(f"problem +the mount at {mount.path} has lost its connection", text)
 
     parts.wait_until(lost, 15, "a lost connection in doctor's words", 0.2)
+
+
+def test_mount_of_a_workspace_that_was_removed(run_berth, service, start_mount):
+    run_berth("create", "gone", check=True)
+    mount = start_mount(service, workspace="gone")
+    run_berth("rm", "gone", check=True)
+    text = run_berth("doctor").stdout
+    line = f"problem +the mount at {mount.path} shows a workspace that has been removed"
+    assert f"berth umount {mount.path}" in advice_for(text, line)
+
+
+@needs_root
+def test_mount_that_cannot_be_asked(run_berth, harness, service, fuse_works):
+    """Nothing is known of it, so nothing is said to be well."""
+    mount = RawMount(harness.new_path("foreign"), answer="{}", user=65534)
+    try:
+        text = run_berth("doctor").stdout
+        assert re.search(f"note +the mount at {mount.point} was made by another user", text), text
+    finally:
+        mount.close()
+    mount = RawMount(harness.new_path("nonsense"), answer="[]")
+    try:
+        text = run_berth("doctor").stdout
+        assert re.search(f"problem +the mount at {mount.point} is not of this berthfs", text), text
+    finally:
+        mount.close()
+
+
+@needs_root
+@pytest.mark.parametrize("there", [True, False])
+def test_the_helper_of_mount(harness, service, fuse_works, there):
+    sbin = harness.new_path("sbin")
+    sbin.mkdir()
+    if there:
+        (sbin / "mount.fuse.berth").symlink_to(harness.program("berthfs"))
+    text = harness.run(["unshare", "-m", "--propagation", "private", "sh", "-c",
+                        f"mount --bind {sbin} /sbin && exec berth doctor"],
+                       env={**service.client_env(),
+                            "PATH": f"{harness.env['PATH']}:/usr/bin:/bin"}).stdout
+    word = "ok" if there else "note"
+    assert re.search(f"^{word} +/sbin/mount.fuse.berth is ", text, re.MULTILINE), text
 
 
 def test_names_chosen_by_others_do_not_reach_the_terminal(run_berth, harness, service, fuse_works):

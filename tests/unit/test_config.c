@@ -505,7 +505,7 @@ static void test_client_errors(void **state)
     assert_int_equal(client_settings_load(&flags, &s, &f), -EINVAL);
     flags = (struct client_flags){.url = "nonsense"};
     assert_int_equal(client_settings_load(&flags, &s, &f), -EINVAL);
-    assert_says(f, "--url", "nonsense", "unix:/PATH");
+    assert_says(f, "nonsense", "unix:/PATH");
     (void)setenv("BERTH_URL", "nonsense", 1);
     flags.url = NULL;
     assert_int_equal(client_settings_load(&flags, &s, &f), -EINVAL);
