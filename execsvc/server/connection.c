@@ -649,6 +649,12 @@ static void answer_plain_http(struct connection *c)
     (void)shutdown(c->fd, SHUT_WR);
 }
 
+/* A client that has said goodbye goes without waiting for our own; before that, it was lost. */
+static enum log_level broken_level(const struct connection *c)
+{
+    return c->state >= CONNECTION_CLOSING ? LOG_LEVEL_DEBUG : LOG_LEVEL_INFO;
+}
+
 static void tls_failed(struct connection *c, unsigned long error)
 {
     const char *reason = ERR_reason_error_string(error);
@@ -657,7 +663,7 @@ static void tls_failed(struct connection *c, unsigned long error)
     if (plain && c->state == CONNECTION_TLS)
         answer_plain_http(c);
     (void)snprintf(text, sizeof text, "TLS: %s", reason ? reason : "failed");
-    connection_end(c, LOG_LEVEL_INFO, text);
+    connection_end(c, broken_level(c), text);
 }
 
 static void peer_closed(struct connection *c)
@@ -684,10 +690,9 @@ static void on_event(struct bufferevent *bev, short what, void *context)
         unsigned long error = c->ssl ? bufferevent_get_openssl_error(bev) : 0;
         if (error != 0)
             tls_failed(c, error);
-        else if (c->state == CONNECTION_LINGER)
-            connection_end(c, LOG_LEVEL_DEBUG, "closed");
         else
-            connection_end(c, LOG_LEVEL_INFO, evutil_socket_error_to_string(EVUTIL_SOCKET_ERROR()));
+            connection_end(c, broken_level(c),
+                           evutil_socket_error_to_string(EVUTIL_SOCKET_ERROR()));
     } else if (what & BEV_EVENT_EOF) {
         peer_closed(c);
     }

@@ -60,14 +60,18 @@ static int add_messages(const struct server *s, json_t *object)
 static int add_process(const struct server *s, json_t *object)
 {
     struct rusage usage = {0};
+    uint64_t resident = resident_now();
     (void)getrusage(RUSAGE_SELF, &usage);
+    /* The kernel keeps the peak up to date only now and then. */
+    uint64_t peak = (uint64_t)usage.ru_maxrss * 1024;
+    peak = peak < resident ? resident : peak;
     if (json_object_set_new(object, "version", json_string(BERTH_VERSION)) < 0)
         return -ENOMEM;
     uint64_t uptime = (clock_monotonic_ns() - s->started_ns) / NSEC_PER_SEC;
     if (set_number(object, "pid", (uint64_t)getpid()) < 0 ||
         set_number(object, "uptime_seconds", uptime) < 0 ||
-        set_number(object, "resident_bytes", resident_now()) < 0 ||
-        set_number(object, "resident_bytes_max", (uint64_t)usage.ru_maxrss * 1024) < 0 ||
+        set_number(object, "resident_bytes", resident) < 0 ||
+        set_number(object, "resident_bytes_max", peak) < 0 ||
         set_number(object, "workers", workers_count(s->workers)) < 0 ||
         set_number(object, "lock_waits", lock_waits_count(s->lock_waits)) < 0)
         return -ENOMEM;

@@ -3,6 +3,7 @@
 import concurrent.futures
 import json
 import os
+import select
 import signal
 import socket
 import stat
@@ -37,6 +38,14 @@ def test_wrong_arguments(harness, arguments):
     result = berthd(harness, *arguments)
     assert result.returncode == 2
     assert "Try 'berthd --help'" in result.stderr
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["--log-level", "loud"], "error, warning, info or debug"), (["--listen", "nonsense"], "nonsense"),
+    (["--prune", "nonsense"], "nonsense")])
+def test_values_that_make_no_sense(harness, arguments, words):
+    result = berthd(harness, "--root", harness.new_path("root"), *arguments)
+    assert result.returncode == 1 and words in result.stderr
 
 
 @pytest.mark.parametrize("listen, more, words", [
@@ -293,6 +302,33 @@ def test_every_token_of_the_file(harness, start_service):
     for token in ("one", "two", "three"):
         with raw.Stream(service.http_url, token=token) as stream:
             stream.ping()
+
+
+@pytest.mark.parametrize("way", ["unix", "http", "https", "stdio"])
+def test_ordinary_clients_leave_no_line_in_the_log(harness, start_service, way):
+    service = start_service(http=way == "http", tls=way == "https")
+    url = {"unix": service.url, "http": service.http_url, "https": service.tls_url,
+           "stdio": f"exec:{harness.program('berthd')} --stdio --root {service.root}"}[way]
+
+    def lines():
+        return [line for line in service.log.splitlines() if "berthd: debug: " not in line]
+
+    before = lines()
+    for words in (["create", "demo"], ["ls"], ["status"], ["visibility", "demo"],
+                  ["exec", "-w", "demo", "--", "seq", "1000"], ["exec", "-w", "demo", "--", "false"],
+                  ["rm", "demo"]) * 3:
+        harness.run_berth(*words, url=url, service=service)
+    wait_until(lambda: json.loads(harness.run_berth("status", "--json", url=service.url, service=service)
+                                  .stdout)["service"]["connections"]["alive"] == 1)
+    assert lines() == before
+
+
+def test_a_client_that_is_lost_leaves_a_line(service):
+    """The positive control of the above. An answer that was not read turns the end into a reset."""
+    with raw.Stream(service.url) as stream:
+        stream.open_call(raw.STATUS, struct.pack("<I", 0))
+        select.select([stream.connection], [], [], 10)
+    wait_until(lambda: "in ready: Connection reset by peer" in service.log, what="the line")
 
 
 def test_no_token_in_the_log(start_service):
