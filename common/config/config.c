@@ -457,6 +457,11 @@ static int join_rules(const struct document *d, json_t *array, struct buffer *re
     return 0;
 }
 
+static void warn_of_rule(void *file, size_t line, const char *sentence)
+{
+    log_warning("%s: service.visibility, rule %zu: %s", (const char *)file, line, sentence);
+}
+
 static int load_visibility(const struct document *d, const struct service_flags *flags,
                            struct service_settings *s, struct failure *f)
 {
@@ -479,7 +484,10 @@ static int load_visibility(const struct document *d, const struct service_flags 
     if (r < 0)
         return r;
     r = visibility_rules_parse(buffer_view(&text), &s->visibility, &why);
-    return r < 0 ? failure_set(f, r, "%s: service.visibility: %s", d->file, why.text) : 0;
+    if (r < 0)
+        return failure_set(f, r, "%s: service.visibility: %s", d->file, why.text);
+    (void)visibility_rules_doubts(buffer_view(&text), warn_of_rule, d->file);
+    return 0;
 }
 
 int service_settings_load(const struct service_flags *flags, struct service_settings *ret,

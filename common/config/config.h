@@ -103,7 +103,7 @@ void service_settings_release(struct service_settings *s);
 int config_listen_check(const char *url, struct failure *ret_failure);
 
 /* Visibility rules as users name them: a file when there is a '/' in it, else a profile. -EINVAL,
- * -ENOENT, -EACCES, -ENOMEM. */
+ * -ENOENT, -EACCES, -ENOMEM. What in a file is hardly meant is a warning in the log. */
 int config_rules_load(const char *profile_or_file, struct visibility_rules **ret,
                       struct failure *ret_failure);
 

@@ -7,6 +7,12 @@
 #include "base/file.h"
 #include "config/config.h"
 
+static void warn(void *context, size_t line, const char *sentence)
+{
+    const char *const *file = context;
+    log_warning("rules of visibility %s, line %zu: %s", *file, line, sentence);
+}
+
 static int load_file(const char *file, struct visibility_rules **ret, struct failure *f)
 {
     _cleanup_close_ int fd = open(file, O_RDONLY | O_NOCTTY | O_CLOEXEC);
@@ -24,7 +30,10 @@ static int load_file(const char *file, struct visibility_rules **ret, struct fai
                            strerror(-r));
     struct failure why;
     r = visibility_rules_parse(bytes_of(text, len), ret, &why);
-    return r < 0 ? failure_set(f, r, "rules of visibility %s: %s", file, why.text) : 0;
+    if (r < 0)
+        return failure_set(f, r, "rules of visibility %s: %s", file, why.text);
+    (void)visibility_rules_doubts(bytes_of(text, len), warn, &file);
+    return 0;
 }
 
 int config_rules_load(const char *profile_or_file, struct visibility_rules **ret,

@@ -1,6 +1,8 @@
 #include "visibility/rules.h"
 
 #include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +13,8 @@ struct parser {
     struct visibility_rules *rules;
     size_t line; /* of the text given, from 1 */
     struct failure *failure;
+    visibility_doubt *doubt; /* NULL: nobody asks */
+    void *doubt_context;
 };
 
 static int no_memory(struct parser *p)
@@ -47,6 +51,35 @@ static bool take_word(struct bytes *line, const char *word)
     return true;
 }
 
+__attribute__((format(printf, 2, 3))) static void say_doubt(struct parser *p, const char *format,
+                                                            ...)
+{
+    char sentence[256];
+    va_list args;
+    if (!p->doubt)
+        return;
+    va_start(args, format);
+    (void)vsnprintf(sentence, sizeof sentence, format, args);
+    va_end(args);
+    p->doubt(p->doubt_context, p->line, sentence);
+}
+
+/* Letters and a colon at the start that are no word of ours. */
+static void doubt_word(struct parser *p, struct bytes line)
+{
+    size_t len = 0, end;
+    while (len < line.len && ((line.data[len] | 0x20) >= 'a' && (line.data[len] | 0x20) <= 'z'))
+        len++;
+    for (end = len; end < line.len && line.data[end] == ' ';)
+        end++;
+    if (len > 0 && end < line.len && line.data[end] == ':')
+        say_doubt(
+            p,
+            "\"%.*s:\" is none of show:, unlisted:, hidden: and profile:, and so a part of the "
+            "pattern; if that is meant, write a '\\' before it",
+            (int)(len < 64 ? len : 64), (const char *)line.data);
+}
+
 static int add_rule(struct parser *p, struct bytes pattern, enum visibility visibility)
 {
     struct visibility_rules *r = p->rules;
@@ -65,6 +98,9 @@ static int add_rule(struct parser *p, struct bytes pattern, enum visibility visi
                            VISIBILITY_SEGMENTS_MAX);
     if (result < 0)
         return no_memory(p);
+    if (result == 0 && pattern.len > 0)
+        say_doubt(p, "the pattern matches nothing%s",
+                  memchr(pattern.data, '[', pattern.len) ? "; is there a ']' for each '['?" : "");
     if (result == 0)
         return 0;
     if (compiled.by_name)
@@ -120,6 +156,7 @@ static int parse_line(struct parser *p, struct bytes line, bool profile)
     }
     if (line.len && line.data[0] == '!')
         return add_rule(p, bytes_of(line.data + 1, line.len - 1), VISIBILITY_SHOW);
+    doubt_word(p, line);
     return add_rule(p, line, VISIBILITY_UNLISTED);
 }
 
@@ -161,8 +198,8 @@ static void *fit(void *array, size_t count, size_t size)
     return smaller ? smaller : array;
 }
 
-int visibility_rules_parse(struct bytes text, struct visibility_rules **ret,
-                           struct failure *ret_failure)
+static int rules_parse(struct bytes text, visibility_doubt *doubt, void *doubt_context,
+                       struct visibility_rules **ret, struct failure *ret_failure)
 {
     if (text.len > VISIBILITY_TEXT_MAX)
         return failure_set(ret_failure, -EINVAL, "the rules are longer than %d bytes",
@@ -170,7 +207,8 @@ int visibility_rules_parse(struct bytes text, struct visibility_rules **ret,
     struct visibility_rules *r = calloc(1, sizeof *r);
     if (!r)
         return failure_set(ret_failure, -ENOMEM, "out of memory");
-    struct parser p = {.rules = r, .failure = ret_failure};
+    struct parser p = {
+        .rules = r, .failure = ret_failure, .doubt = doubt, .doubt_context = doubt_context};
     r->refs = 1;
     r->text = malloc(text.len ? text.len : 1);
     r->rules = calloc(VISIBILITY_RULES_MAX, sizeof *r->rules);
@@ -193,6 +231,22 @@ int visibility_rules_parse(struct bytes text, struct visibility_rules **ret,
     r->starts = fit(r->starts, r->start_count, sizeof *r->starts);
     *ret = r;
     return 0;
+}
+
+int visibility_rules_parse(struct bytes text, struct visibility_rules **ret,
+                           struct failure *ret_failure)
+{
+    return rules_parse(text, NULL, NULL, ret, ret_failure);
+}
+
+int visibility_rules_doubts(struct bytes text, visibility_doubt *doubt, void *context)
+{
+    struct failure failure;
+    struct visibility_rules *rules;
+    int r = rules_parse(text, doubt, context, &rules, &failure);
+    if (r == 0)
+        visibility_rules_unref(rules);
+    return r == -ENOMEM ? r : 0;
 }
 
 struct visibility_rules *visibility_rules_ref(struct visibility_rules *rules)

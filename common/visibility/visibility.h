@@ -67,6 +67,13 @@ struct visibility_rules;
 /* Compiles a text. -EINVAL with the line and what is wrong; -ENOMEM. */
 int visibility_rules_parse(struct bytes text, struct visibility_rules **ret,
                            struct failure *ret_failure);
+
+/* Tells what in a text that compiles is hardly meant: a word before a colon that is none of ours,
+ * and so a part of the pattern unless there is a '\' before it; a pattern that never matches.
+ * Lines count from 1; the sentence lasts for the call. -ENOMEM. */
+typedef void visibility_doubt(void *context, size_t line, const char *sentence);
+int visibility_rules_doubts(struct bytes text, visibility_doubt *doubt, void *context);
+
 struct visibility_rules *visibility_rules_ref(struct visibility_rules *rules);
 void visibility_rules_unref(struct visibility_rules *rules); /* NULL is allowed */
 DEFINE_CLEANUP(struct visibility_rules *, visibility_rules_unref);

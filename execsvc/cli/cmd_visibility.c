@@ -27,8 +27,9 @@ const char visibility_usage[] =
     "\n"
     "A rule is a pattern as in a .gitignore file. What it matches is not listed, but is there for\n"
     "those who know its name: searches and indexers do not descend, tools go on working. With\n"
-    "hidden: before the pattern it does not exist at all; with ! or show: it is shown. The last\n"
-    "rule that matches decides; the mount's go before the workspace's, and those before the\n"
+    "hidden: before the pattern it does not exist at all; with ! or show: it is shown. A pattern\n"
+    "that begins with a word and a colon has a '\\' before it. The last rule that matches\n"
+    "decides; the mount's go before the workspace's, and those before the\n"
     "service's. Commands (berth exec) always see everything.\n"
     "\n"
     "Examples\n"
@@ -69,6 +70,27 @@ static int add_text(struct wish *w, struct bytes text)
     if (r == 0 && text.len && text.data[text.len - 1] != '\n')
         r = buffer_append_u8(&w->rules, '\n');
     return r;
+}
+
+struct given_rule {
+    const struct cli *cli;
+    const char *text;
+};
+
+static void warn_of_rule(void *context, size_t line, const char *sentence)
+{
+    const struct given_rule *given = context;
+    cli_error(given->cli, "warning: %s: %s", given->text, sentence);
+}
+
+static int add_rule(const struct cli *cli, struct wish *w, const char *rule)
+{
+    struct given_rule given = {cli, rule};
+    struct bytes text = bytes_of_string(rule);
+    if (strchr(rule, '\n'))
+        return -EINVAL;
+    int r = visibility_rules_doubts(text, warn_of_rule, &given);
+    return r < 0 ? r : add_text(w, text);
 }
 
 static int add_file(const struct cli *cli, struct wish *w, const char *file)
@@ -112,7 +134,7 @@ static int parse(struct cli *cli, int argc, char **argv, struct wish *w, bool *r
     while ((option = getopt_long(argc, argv, ":a:p:f:nm:h", options, NULL)) != -1) {
         int r = 0;
         if (option == 'a')
-            r = strchr(optarg, '\n') ? -EINVAL : add_text(w, bytes_of_string(optarg));
+            r = add_rule(cli, w, optarg);
         else if (option == 'p')
             r = add_profile(cli, w, optarg);
         else if (option == 'f')

@@ -366,6 +366,26 @@ def test_precedence_from_configuration_to_mount(harness, tmp_path):
     assert "workspace demo: 2 rules of visibility; left out of listings: 1 unlisted, 2 hidden" in text
 
 
+def test_slips_in_rules_are_warned_of(harness, service, run_berth, fuse_works):
+    """Wherever rules are given; they hold as they stand."""
+    run_berth("create", "w", check=True)
+    result = run_berth("visibility", "w", "-a", "hiden:.env", "-a", "hidden:[abc", "-a", r"\a:b", check=True)
+    assert result.stdout == "hiden:.env\nhidden:[abc\n\\a:b\n"
+    warnings = result.stderr.splitlines()
+    assert len(warnings) == 2 and all("berth: visibility: warning: " in line for line in warnings)
+    assert '"hiden:" is none of' in warnings[0] and "matches nothing" in warnings[1]
+    rules = harness.new_path("rules")
+    rules.write_text("a\nhiden:.env\n")
+    words = f'rules of visibility {rules}, line 2: "hiden:" is none of'
+    assert words in run_berth("visibility", "w", "-f", rules, check=True).stderr
+    mount = harness.start_mount(service, options=f"prune={rules}")
+    assert f"warning: {words}" in mount.log
+    configuration = harness.new_path("berth.json")
+    configuration.write_text(json.dumps({"service": {"visibility": ["a", "hiden:.env"]}}))
+    other = harness.start_service(args=["--config", configuration])
+    assert f'warning: {configuration}: service.visibility, rule 2: "hiden:" is none of' in other.log
+
+
 @pytest.mark.parametrize("visibility, reason", [
     ("*.log", "must be an array of rules"),
     (["a\nb"], "must be an array of rules"),

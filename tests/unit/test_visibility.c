@@ -228,6 +228,40 @@ static void counts_and_text(void **state)
     visibility_rules_unref(NULL);
 }
 
+struct doubts {
+    size_t count;
+    size_t lines[8];
+    char last[256];
+};
+
+static void note_doubt(void *context, size_t line, const char *sentence)
+{
+    struct doubts *d = context;
+    assert_true(d->count < ARRAY_SIZE(d->lines));
+    d->lines[d->count++] = line;
+    (void)snprintf(d->last, sizeof d->last, "%s", sentence);
+}
+
+static void what_is_hardly_meant(void **state)
+{
+    struct doubts d = {0};
+    const char *meant =
+        "# hiden:x\n\n   \nhidden:.env\nshow: a:b\n\\hiden:.env\nx.y:z\n4:z\n!a\nprofile:ide\n"
+        "[[:digit:]]\n*:x\n/a:b\n";
+    assert_int_equal(visibility_rules_doubts(bytes_of_string(meant), note_doubt, &d), 0);
+    assert_int_equal(d.count, 0);
+    const char *slips = "a\nhiden:.env\nHidden : x\n[abc\nhidden:x/[\nprofiles:ide\n/\nb\\\n";
+    const size_t lines[] = {2, 3, 4, 5, 6, 7, 8};
+    assert_int_equal(visibility_rules_doubts(bytes_of_string(slips), note_doubt, &d), 0);
+    assert_int_equal(d.count, ARRAY_SIZE(lines));
+    assert_memory_equal(d.lines, lines, sizeof lines);
+    d.count = 0;
+    assert_int_equal(visibility_rules_doubts(bytes_of_string("hiden:x"), note_doubt, &d), 0);
+    assert_non_null(strstr(d.last, "\"hiden:\" is none of show:, unlisted:, hidden: and profile:"));
+    assert_int_equal(visibility_rules_doubts(bytes_of_string("[x"), note_doubt, &d), 0);
+    assert_non_null(strstr(d.last, "']'"));
+}
+
 /* Seconds that `names` names of 255 bytes cost with these rules. */
 static double cost(const struct buffer *text, const char *name, size_t names)
 {
@@ -334,6 +368,7 @@ int main(void)
         cmocka_unit_test(profile_ide),
         cmocka_unit_test(what_is_refused),
         cmocka_unit_test(counts_and_text),
+        cmocka_unit_test(what_is_hardly_meant),
         cmocka_unit_test(hostile_patterns_cost_little),
         cmocka_unit_test(every_allocation_may_fail),
     };
