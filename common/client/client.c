@@ -685,7 +685,8 @@ int client_connect(const struct stream_options *options, const char *agent, stru
         .role = SESSION_CLIENT,
         .max_payload = WIRE_PAYLOAD_MAX,
         .window = WINDOW,
-        .features = stream_is_local(c->stream) ? 0 : WIRE_FEATURE_ZSTD,
+        .features =
+            WIRE_FEATURE_CHANGES | (stream_is_local(c->stream) ? 0 : (uint64_t)WIRE_FEATURE_ZSTD),
         .agent = agent,
     };
     r = session_new(&config, &c->session);

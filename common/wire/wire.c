@@ -306,7 +306,7 @@ static uint8_t *store_attr(uint8_t *p, const struct wire_attr *a)
     p = store_time(p, &a->atime);
     p = store_time(p, &a->mtime);
     p = store_time(p, &a->ctime);
-    return store_u64(p, 0);
+    return store_u64(p, a->flags);
 }
 
 static uint8_t *store_bytes(uint8_t *p, const void *data, size_t len)
@@ -400,6 +400,7 @@ static void load_attr(const uint8_t *p, struct wire_attr *ret)
         .atime = load_time(p + 64),
         .mtime = load_time(p + 76),
         .ctime = load_time(p + 88),
+        .flags = load_u64(p + 100),
     };
 }
 

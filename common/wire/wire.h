@@ -26,6 +26,10 @@
     0x400000 /* no frame is larger, whatever the table: bounds one frame's memory */
 #define WIRE_ATTR_SIZE 108
 
+/* For so long after a PING was sent that has been answered, a client may rely on having been told
+ * of every change (SUBSCRIBE), by its own clock. */
+#define WIRE_LEASE_MS 3000
+
 enum wire_frame_flags {
     WIRE_FRAME_ZSTD_STREAM = 1, /* payload compressed in this direction's streaming context */
     WIRE_FRAME_ZSTD = 2,        /* payload compressed on its own */
@@ -33,6 +37,7 @@ enum wire_frame_flags {
 
 enum wire_features {
     WIRE_FEATURE_ZSTD = 1,
+    WIRE_FEATURE_CHANGES = 2, /* the service notices changes (SUBSCRIBE); no more than a promise */
 };
 
 enum wire_workspace_flags {
@@ -65,6 +70,20 @@ enum wire_open_flags {
     WIRE_OPEN_DSYNC = 256,
     WIRE_OPEN_KILL_PRIV = 512, /* with TRUNCATE: clear set-uid and set-gid */
     WIRE_OPEN_NO_ATIME = 1024, /* reading leaves the access time alone, where the service may */
+};
+
+enum wire_attr_flags {
+    /* Whatever changes this file by any other way than the asking client's own requests is
+     * reported by CHANGES; for a directory, also what its names lead to. */
+    WIRE_ATTR_COVERED = 1,
+};
+
+/* What happened to a file; see CHANGE. */
+enum wire_change_kinds {
+    WIRE_CHANGE_NAME = 1,    /* the name in this directory leads elsewhere, or nowhere */
+    WIRE_CHANGE_CONTENT = 2, /* and attributes */
+    WIRE_CHANGE_ATTR = 4,
+    WIRE_CHANGE_ALL = 8, /* of no file in particular: anything may have changed */
 };
 
 enum wire_make_flags {
@@ -100,6 +119,12 @@ enum wire_verdict {
     WIRE_VERDICT_KILLED = 5,
     WIRE_VERDICT_NOT_STARTED = 6,
     WIRE_VERDICT_UNKNOWN = 7,
+};
+
+/* Whether what a command did is seen wherever the workspace is mounted. Numbers are wire format. */
+enum wire_coherence {
+    WIRE_COHERENCE_UNKNOWN = 0, /* some client did not confirm it in time */
+    WIRE_COHERENCE_SEEN = 1,
 };
 
 /* The step at which a command failed to start. Numbers are wire format. */
@@ -138,7 +163,7 @@ struct wire_attr {
     struct wire_time atime;
     struct wire_time mtime;
     struct wire_time ctime;
-    uint64_t reserved; /* sent as 0, ignored */
+    uint64_t flags; /* WIRE_ATTR_… */
 };
 
 /* A list of byte strings, as on the wire; borrowed like struct bytes. count elements have

@@ -28,6 +28,8 @@ const char mount_usage[] =
     "                       `berth help visibility`\n"
     "       locks=local     file locks hold on this machine alone; locks=server (the\n"
     "                       default): wherever the files are in use\n"
+    "       cache=no        asks the service each time; cache=yes (the default): keeps what\n"
+    "                       it was told until the service reports a change\n"
     "       timeout=SECONDS how long a program waits while the connection is lost\n"
     "       and those of mount(8). In a value, ',' is written '\\,' and '\\' is written '\\\\'.\n"
     "\n"

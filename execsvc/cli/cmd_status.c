@@ -159,6 +159,18 @@ static void print_service_visibility(json_t *visibility)
     }
 }
 
+static void print_changes(json_t *changes)
+{
+    const char *mode = json_string_value(json_object_get(changes, "mode"));
+    if (!mode)
+        return;
+    if (strcmp(mode, "none") == 0)
+        (void)printf("  changes by commands are not noticed: mounts keep nothing they were told\n");
+    else
+        (void)printf("  changes noticed by %s, %" PRId64 " so far, %" PRId64 " us behind\n", mode,
+                     number(changes, "noticed"), number(changes, "behind_us"));
+}
+
 static void print_service(json_t *service)
 {
     (void)printf("  berthd ");
@@ -177,6 +189,7 @@ static void print_service(json_t *service)
                  number(service, "workspaces"), number(json_object_get(service, "exec"), "running"),
                  number(json_object_get(service, "connections"), "open"),
                  number(service, "handles"));
+    print_changes(json_object_get(service, "changes"));
     print_service_visibility(json_object_get(service, "visibility"));
 }
 

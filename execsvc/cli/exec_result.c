@@ -56,7 +56,10 @@ static int append_not_started(struct buffer *b, const struct wire_exec_exit *v)
 
 int exec_result_text(const struct wire_exec_exit *v, struct buffer *ret)
 {
-    if (v->verdict == WIRE_VERDICT_EXITED || v->verdict == WIRE_VERDICT_SIGNALED)
+    bool ran = v->verdict == WIRE_VERDICT_EXITED || v->verdict == WIRE_VERDICT_SIGNALED;
+    if (ran && v->coherence == WIRE_COHERENCE_UNKNOWN)
+        return buffer_printf(ret, "ended, but a mount has not confirmed what it changed");
+    if (ran)
         return 0;
     if (v->verdict == WIRE_VERDICT_TIMED_OUT)
         return buffer_printf(ret, "timed out after %g s; %u process%s removed",
@@ -171,6 +174,7 @@ json_t *exec_result_json(const struct wire_exec_exit *v, const struct exec_captu
         set(o, "duration_ms", "", json_real((double)v->duration_ns / (double)NSEC_PER_MSEC)) ||
         set(o, "timeout_ms", "", integer_if(v->timeout_ms != 0, v->timeout_ms)) ||
         set(o, "fs_seq", "", integer_if(v->fs_seq != 0, v->fs_seq)) ||
+        set(o, "coherence", "", json_string(v->coherence ? "seen" : "unknown")) ||
         set_stream(o, "stdout", out, v->stdout_bytes) ||
         set_stream(o, "stderr", err, v->stderr_bytes);
     if (failed) {

@@ -17,8 +17,9 @@ enum exec_status {
 
 int exec_result_status(const struct wire_exec_exit *v);
 
-/* The line for standard error, without a newline; empty when the command has had its own say
- * (it exited, or a signal ended it). Control characters in it are escaped. -ENOMEM. */
+/* The line for standard error, without a newline; empty when the command has had its own say (it
+ * exited, or a signal ended it) and every mount has seen what it did. Control characters in it
+ * are escaped. -ENOMEM. */
 int exec_result_text(const struct wire_exec_exit *v, struct buffer *ret);
 
 /* Output kept for --json. */

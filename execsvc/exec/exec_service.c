@@ -33,11 +33,14 @@ struct exec {
     uint8_t id[EXEC_ID_MAX];
     size_t id_len;
     uint64_t input_received;
+    const struct command_verdict *verdict; /* the command's, once it has ended */
+    struct barrier *barrier;
 };
 
 struct exec_service {
     struct event_base *base;
     struct store *store;
+    struct subscribers *subscribers; /* NULL: nobody is waited for */
     struct spawn_limits limits;
     char *user;
     char *home;
@@ -47,7 +50,8 @@ struct exec_service {
     uint64_t refused;
 };
 
-static void reply_verdict(struct call *call, const struct command_verdict *v)
+static void reply_verdict(struct call *call, const struct command_verdict *v, uint64_t seq,
+                          enum wire_coherence coherence)
 {
     const struct wire_message message = {
         .type = WIRE_EXEC_EXIT,
@@ -64,6 +68,8 @@ static void reply_verdict(struct call *call, const struct command_verdict *v)
                 .stderr_bytes = v->stderr_bytes,
                 .duration_ns = v->duration_ns,
                 .timeout_ms = v->timeout_ms,
+                .fs_seq = seq,
+                .coherence = coherence,
                 .text = bytes_of_string(v->text),
             },
     };
@@ -80,6 +86,8 @@ static void exec_free(struct exec *e)
     if (e->next)
         e->next->previous = e->previous;
     s->running_count--;
+    if (e->barrier)
+        barrier_cancel(e->barrier);
     command_free(e->command);
     workspace_unref(e->workspace);
     free(e);
@@ -138,16 +146,35 @@ static void on_input_taken(void *context, size_t bytes)
         (void)call_grant(e->call, bytes);
 }
 
-static void on_ended(void *context, const struct command_verdict *verdict)
+static void on_seen(void *context, bool all_seen)
 {
     struct exec *e = context;
     struct call *call = take_ptr(e->call);
-    if (verdict->verdict == WIRE_VERDICT_NOT_STARTED)
-        e->service->refused++;
+    e->barrier = NULL;
     /* The verdict lives in the command: first answer, then free. */
     if (call)
-        reply_verdict(call, verdict);
+        reply_verdict(call, e->verdict, store_change_count(e->service->store),
+                      all_seen ? WIRE_COHERENCE_SEEN : WIRE_COHERENCE_UNKNOWN);
     exec_free(e);
+}
+
+/* Whoever is told that the command has ended must find what it did on every mount. */
+static void on_ended(void *context, const struct command_verdict *verdict)
+{
+    struct exec *e = context;
+    struct exec_service *s = e->service;
+    e->verdict = verdict;
+    if (verdict->verdict == WIRE_VERDICT_NOT_STARTED)
+        s->refused++;
+    bool detected = store_detect(s->store) == 0;
+    if (!s->subscribers) {
+        on_seen(e, detected);
+        return;
+    }
+    struct barrier *barrier;
+    subscribers_wait(s->subscribers, NULL, on_seen, e, &barrier);
+    if (barrier)
+        e->barrier = barrier;
 }
 
 /* --- from the client ------------------------------------------------------------- */
@@ -411,19 +438,21 @@ void exec_service_start(struct exec_service *s, struct call *call, const struct 
     if (r < 0) {
         refusal.timeout_ms = request->timeout_ms;
         s->refused++;
-        reply_verdict(call, &refusal);
+        reply_verdict(call, &refusal, 0, WIRE_COHERENCE_SEEN);
     }
 }
 
 /* --- the service ----------------------------------------------------------------- */
 
-int exec_service_new(struct event_base *base, struct store *store, struct exec_service **ret)
+int exec_service_new(struct event_base *base, struct store *store, struct subscribers *subscribers,
+                     struct exec_service **ret)
 {
     struct exec_service *s = calloc(1, sizeof *s);
     if (!s)
         return -ENOMEM;
     s->base = base;
     s->store = store;
+    s->subscribers = subscribers;
     spawn_limits_read(&s->limits);
     const struct passwd *user = getpwuid(geteuid());
     s->user = user ? strdup(user->pw_name) : NULL;
@@ -457,7 +486,7 @@ void exec_service_free(struct exec_service *s)
         };
         exec_free(e);
         if (call)
-            reply_verdict(call, &v);
+            reply_verdict(call, &v, 0, WIRE_COHERENCE_UNKNOWN);
     }
     free(s->user);
     free(s->home);

@@ -8,13 +8,16 @@
 
 #include "exec/spawn.h"
 #include "server/call.h"
+#include "server/subscribers.h"
 #include "store/store.h"
 
 struct exec_service;
 
-/* Both borrowed for the service's life. Commands get the limits that are in force now, unless
- * exec_service_set_limits says otherwise. The process must ignore SIGPIPE. -ENOMEM. */
-int exec_service_new(struct event_base *base, struct store *store, struct exec_service **ret);
+/* All borrowed for the service's life; subscribers NULL: verdicts wait for nobody. Commands get the
+ * limits that are in force now, unless exec_service_set_limits says otherwise. The process must
+ * ignore SIGPIPE. -ENOMEM. */
+int exec_service_new(struct event_base *base, struct store *store, struct subscribers *subscribers,
+                     struct exec_service **ret);
 
 /* What commands get: spawn_limits_read before the service raised its own. */
 void exec_service_set_limits(struct exec_service *s, const struct spawn_limits *limits);

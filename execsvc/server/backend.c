@@ -65,6 +65,11 @@ struct lane *backend_lane(const struct backend *b)
     return b->lane;
 }
 
+struct file_session *backend_files(const struct backend *b)
+{
+    return b->files;
+}
+
 void backend_close(struct backend *b)
 {
     b->connection = NULL;

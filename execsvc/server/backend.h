@@ -11,5 +11,8 @@ int backend_new(struct server *s, struct connection *c, struct backend **ret);
 
 struct lane *backend_lane(const struct backend *b);
 
+/* What its requests work on. */
+struct file_session *backend_files(const struct backend *b);
+
 /* The connection is gone. */
 void backend_close(struct backend *b);

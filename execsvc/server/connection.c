@@ -322,6 +322,11 @@ struct lane *connection_lane(const struct connection *c)
     return backend_lane(c->backend);
 }
 
+struct file_session *connection_files(const struct connection *c)
+{
+    return backend_files(c->backend);
+}
+
 bool connection_alive(const struct connection *c)
 {
     return c->state == CONNECTION_READY;
@@ -510,7 +515,10 @@ static int begin_frames(struct connection *c)
         .max_payload = WIRE_PAYLOAD_MAX,
         .max_calls = CONNECTION_CALLS_MAX,
         .window = CONNECTION_WINDOW,
-        .features = WIRE_FEATURE_ZSTD, /* the client knows whether there is a wire to save */
+        .features =
+            WIRE_FEATURE_ZSTD | (store_detects(c->server->store)
+                                     ? (uint64_t)WIRE_FEATURE_CHANGES
+                                     : 0), /* the client knows whether there is a wire to save */
         .agent = "berthd " BERTH_VERSION,
         .epoch = s->epoch,
     };

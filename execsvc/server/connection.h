@@ -81,6 +81,7 @@ struct call {
 struct server *connection_server(const struct connection *c);
 struct session *connection_session(const struct connection *c);
 struct lane *connection_lane(const struct connection *c);
+struct file_session *connection_files(const struct connection *c);
 
 /* A request has begun, or the part of a notice that outlives its frame. */
 void connection_charge(struct connection *c, size_t cost);

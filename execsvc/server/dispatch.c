@@ -39,6 +39,11 @@ static void on_exec(struct connection *c, struct call *call, const struct wire_m
     exec_service_start(connection_server(c)->exec, call, &m->exec);
 }
 
+static void on_subscribe(struct connection *c, struct call *call, const struct wire_message *m)
+{
+    subscribers_open(connection_server(c)->subscribers, call, connection_files(c));
+}
+
 static void on_goodbye(struct connection *c, struct call *call, const struct wire_message *m)
 {
     char text[160];
@@ -51,10 +56,8 @@ static const struct {
     enum wire_type type;
     loop_handler *handle;
 } loop_routes[] = {
-    {WIRE_PING, on_ping},
-    {WIRE_STATUS, on_status},
-    {WIRE_EXEC, on_exec},
-    {WIRE_GOODBYE, on_goodbye},
+    {WIRE_PING, on_ping},           {WIRE_STATUS, on_status},   {WIRE_EXEC, on_exec},
+    {WIRE_SUBSCRIBE, on_subscribe}, {WIRE_GOODBYE, on_goodbye},
 };
 
 static loop_handler *loop_route(enum wire_type type)
@@ -204,6 +207,71 @@ static void submit(struct connection *c, struct call *call, struct wire_frame *f
     }
 }
 
+/* An answer that others must have heard of first. */
+struct held {
+    struct call *call;
+    struct job *job;
+    struct barrier *barrier;
+};
+
+static void held_gone(void *context)
+{
+    struct held *h = context;
+    barrier_cancel(h->barrier);
+    job_free(h->job);
+    free(h);
+}
+
+static void held_settled(void *context, bool all_seen)
+{
+    struct held *h = context;
+    call_reply(h->call, &h->job->reply.message);
+    job_free(h->job);
+    free(h);
+}
+
+/* close() and fsync() promise that nobody is shown what was there before. Takes job. */
+static void reply_when_seen(struct connection *c, struct call *call, struct job *job)
+{
+    struct held *h = malloc(sizeof *h);
+    if (!h) {
+        call_reply_error(call, -ENOMEM, NULL);
+        job_free(job);
+        return;
+    }
+    *h = (struct held){.call = call, .job = job};
+    const struct call_events events = {.gone = held_gone, .context = h};
+    call_set_events(call, &events);
+    struct barrier *barrier;
+    subscribers_wait(connection_server(c)->subscribers, connection_files(c), held_settled, h,
+                     &barrier);
+    if (barrier)
+        h->barrier = barrier;
+}
+
+static bool promises_visibility(enum wire_type type)
+{
+    return type == WIRE_FLUSH || type == WIRE_FSYNC;
+}
+
+/* Takes job. */
+static void answer(struct connection *c, struct call *call, struct job *job)
+{
+    if (c && job->result == 0 && promises_visibility(call->row->type)) {
+        reply_when_seen(c, call, job);
+        return;
+    }
+    if (!c) /* it has gone: the request was carried out, nobody wants the answer */
+        free(call);
+    else if (call->row->class == WIRE_CLASS_NOTICE)
+        notice_end(c, call);
+    else if (job->result < 0)
+        call_reply_error(call, job->result, job->reply.text);
+    else
+        call_reply(call, &job->reply.message);
+    job_free(job);
+}
+
 void dispatch_done(struct connection *c, struct job *job)
 {
     struct call *call = job->owner;
@@ -214,15 +282,7 @@ void dispatch_done(struct connection *c, struct job *job)
         if (!c)
             call->connection = NULL;
         lock_wait_end(call->wait);
-        if (!c) /* it has gone: the request was carried out, nobody wants the answer */
-            free(call);
-        else if (call->row->class == WIRE_CLASS_NOTICE)
-            notice_end(c, call);
-        else if (job->result < 0)
-            call_reply_error(call, job->result, job->reply.text);
-        else
-            call_reply(call, &job->reply.message);
-        job_free(job);
+        answer(c, call, job);
     }
     if (c && unlocked)
         lock_waits_unlocked(waits, unlocked);

@@ -8,6 +8,7 @@
 
 #include "exec/exec_service.h"
 #include "server/auth.h"
+#include "server/subscribers.h"
 #include "server/workers.h"
 #include "store/store.h"
 
@@ -44,6 +45,7 @@ struct server {
     struct exec_service *exec;
     struct workers *workers;
     struct lock_waits *lock_waits;
+    struct subscribers *subscribers;
     struct auth *auth;        /* NULL: no token file */
     bool client_certificates; /* a client CA is configured: https needs a certificate of it */
     uint64_t epoch;           /* of this run */

@@ -128,6 +128,7 @@ static void service_release(struct service *service)
     /* After the lanes were closed, before the store: workers use it until the last job. */
     workers_free(s->workers);
     lock_waits_free(s->lock_waits);
+    subscribers_free(s->subscribers);
     listener_stop_all(s);
     listener_free_all(s);
     struct event *events[] = {service->on_term,    service->on_int, service->stop_deadline,
@@ -282,7 +283,9 @@ static int new_parts(struct service *service, const struct spawn_limits *limits)
     if (r == 0)
         r = lock_waits_new(s->base, &s->lock_waits);
     if (r == 0)
-        r = exec_service_new(s->base, s->store, &s->exec);
+        r = subscribers_new(s->base, &s->subscribers);
+    if (r == 0)
+        r = exec_service_new(s->base, s->store, s->subscribers, &s->exec);
     if (r == 0) {
         exec_service_set_limits(s->exec, limits);
         long cpus = sysconf(_SC_NPROCESSORS_ONLN);

@@ -1,6 +1,7 @@
 #include "store/node.h"
 
 #include "base/hash.h"
+#include "store/changes.h"
 #include "store/handle.h"
 #include "store/view.h"
 #include "watch/file_handle.h"
@@ -66,21 +67,56 @@ bool node_matches(const struct node *node, const struct statx *stx)
 
 /* --- references ---------------------------------------------------------------- */
 
+/* Takes node out of a chain of its table; next is the chain's link. */
+static void chain_remove(struct table *table, uint64_t key, struct node *node,
+                         struct node **(*next)(struct node *))
+{
+    struct node *head = table_get(table, key), *rest = *next(node);
+    if (head == node && rest) {
+        (void)table_put(table, key, rest, NULL); /* replaces: no memory */
+    } else if (head == node) {
+        (void)table_take(table, key);
+    } else {
+        while (head && *next(head) != node)
+            head = *next(head);
+        if (head)
+            *next(head) = rest;
+    }
+}
+
+static struct node **next_by_identity(struct node *node)
+{
+    return &node->chain;
+}
+
+static struct node **next_by_generation(struct node *node)
+{
+    return &node->same_generation;
+}
+
 static void node_unlink_locked(struct node *node)
 {
     struct store *store = node->workspace->store;
+    chain_remove(&store->nodes, node_key(node), node, next_by_identity);
+    chain_remove(&store->generations, node->generation, node, next_by_generation);
+}
+
+static int node_link_locked(struct node *node)
+{
+    struct store *store = node->workspace->store;
     uint64_t key = node_key(node);
-    struct node *head = table_get(&store->nodes, key);
-    if (head == node) {
-        if (node->chain)
-            (void)table_put(&store->nodes, key, node->chain, NULL); /* replaces: no memory */
-        else
-            (void)table_take(&store->nodes, key);
-        return;
-    }
-    while (head->chain != node)
-        head = head->chain;
-    head->chain = node->chain;
+    node->chain = table_get(&store->nodes, key);
+    int r = table_put(&store->nodes, key, node, NULL);
+    if (r < 0)
+        return r;
+    /* Birth times are no identity: chains of them would be long. */
+    if (atomic_load(&node->workspace->handles_missing))
+        return 0;
+    node->same_generation = table_get(&store->generations, node->generation);
+    r = table_put(&store->generations, node->generation, node, NULL);
+    if (r < 0)
+        chain_remove(&store->nodes, key, node, next_by_identity);
+    return r;
 }
 
 void node_list_remove(struct node_list *list, struct node *node)
@@ -192,9 +228,12 @@ bool node_room(struct file_session *session)
     return room;
 }
 
-/* One more reference of the session. The node keeps the caller's reference. */
-static int session_ref_locked(struct file_session *session, struct node *node, uint64_t seen_at)
+/* One more reference of the session. The node keeps the caller's reference. *ret_first: the
+ * session had none. */
+static int session_ref_locked(struct file_session *session, struct node *node, uint64_t seen_at,
+                              bool *ret_first)
 {
+    *ret_first = false;
     struct node_ref *ref = table_get(&session->nodes, node->number);
     if (ref) {
         ref->count++;
@@ -214,6 +253,7 @@ static int session_ref_locked(struct file_session *session, struct node *node, u
         return r;
     }
     node->refs++;
+    *ret_first = true;
     return 0;
 }
 
@@ -325,9 +365,7 @@ static int make_locked(struct workspace *workspace, const struct statx *stx, uin
         .type = stx->stx_mode & S_IFMT,
         .root = root,
     };
-    uint64_t key = node_key(node);
-    node->chain = table_get(&store->nodes, key);
-    int r = table_put(&store->nodes, key, node, NULL);
+    int r = node_link_locked(node);
     if (r < 0) {
         free(node);
         return r;
@@ -340,10 +378,21 @@ static int make_locked(struct workspace *workspace, const struct statx *stx, uin
 }
 
 static int enter_locked(struct file_session *session, struct node *node,
-                        const struct sighting *seen)
+                        const struct sighting *seen, bool *ret_first)
 {
     int r = seen->dir ? set_place_locked(node, seen->dir, seen->name) : 0;
-    return r < 0 ? r : session_ref_locked(session, node, seen->seen_at);
+    return r < 0 ? r : session_ref_locked(session, node, seen->seen_at, ret_first);
+}
+
+/* Changes between the sighting and the session's first reference were not noted for it. */
+static void see_again(const struct node *node, const struct sighting *seen)
+{
+    struct statx stx;
+    if (statx(seen->at_fd, seen->at_name,
+              AT_SYMLINK_NOFOLLOW | (*seen->at_name ? 0 : AT_EMPTY_PATH),
+              STATX_BASIC_STATS | STATX_BTIME, &stx) == 0 &&
+        node_matches(node, &stx))
+        *seen->stx = stx;
 }
 
 int node_enter(struct file_session *session, struct workspace *workspace,
@@ -363,6 +412,7 @@ int node_enter(struct file_session *session, struct workspace *workspace,
     }
     store_lock(store);
     int r = 0;
+    bool first = false;
     if (seen->rename_count && *seen->rename_count != atomic_load(&workspace->rename_count)) {
         r = -EAGAIN;
         if (node)
@@ -375,20 +425,24 @@ int node_enter(struct file_session *session, struct workspace *workspace,
             r = make_locked(workspace, seen->stx, generation, !seen->dir, &node);
     }
     if (r == 0) {
-        r = enter_locked(session, node, seen);
+        r = enter_locked(session, node, seen, &first);
         if (r < 0)
             node_unref_locked(node);
     }
     store_unlock(store);
-    if (r == 0)
-        *ret = node;
-    return r;
+    if (r < 0)
+        return r;
+    if (first && changes_cover(node))
+        see_again(node, seen);
+    *ret = node;
+    return 0;
 }
 
-int node_find(struct workspace *workspace, int fd, const struct statx *stx, struct node **ret)
+static int find_node(struct workspace *workspace, int at_fd, const char *at_name,
+                     const struct statx *stx, struct node **ret)
 {
     uint64_t generation;
-    int r = node_generation(workspace, fd, "", stx, &generation);
+    int r = node_generation(workspace, at_fd, at_name, stx, &generation);
     if (r < 0)
         return r;
     store_lock(workspace->store);
@@ -400,6 +454,29 @@ int node_find(struct workspace *workspace, int fd, const struct statx *stx, stru
         return -ENOENT;
     *ret = node;
     return 0;
+}
+
+int node_find(struct workspace *workspace, int fd, const struct statx *stx, struct node **ret)
+{
+    return find_node(workspace, fd, "", stx, ret);
+}
+
+struct node *node_of_generation(struct store *store, uint64_t generation)
+{
+    store_lock(store);
+    struct node *node = table_get(&store->generations, generation);
+    if (node)
+        node->refs++;
+    store_unlock(store);
+    return node;
+}
+
+int node_find_at(struct node *dir, int dir_fd, const char *name, struct node **ret)
+{
+    struct statx stx;
+    if (statx(dir_fd, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &stx) < 0)
+        return -errno;
+    return find_node(dir->workspace, dir_fd, name, &stx, ret);
 }
 
 void node_note_place(struct node *dir, int dir_fd, const char *name)
@@ -458,6 +535,7 @@ int node_attr(struct node *node, const struct statx *stx, struct wire_attr *ret)
         .atime = wire_time_of(&stx->stx_atime),
         .mtime = wire_time_of(&stx->stx_mtime),
         .ctime = wire_time_of(&stx->stx_ctime),
+        .flags = changes_cover(node) ? WIRE_ATTR_COVERED : 0,
     };
     return 0;
 }

@@ -11,7 +11,8 @@
 #include "store/store_private.h"
 
 struct node {
-    struct node *chain; /* same bucket in store.nodes */
+    struct node *chain;           /* same bucket in store.nodes */
+    struct node *same_generation; /* in store.generations */
     struct workspace *workspace;
     struct node *parent; /* counted; NULL: the root, or a node whose place is not known */
     char *name;
@@ -68,7 +69,7 @@ struct sighting {
     const char *name;
     int at_fd;
     const char *at_name;
-    const struct statx *stx;
+    struct statx *stx; /* renewed when this is the first the session hears of the file */
     /* rename_count before the statx, or NULL when no rename can run. */
     const uint64_t *rename_count;
     uint64_t seen_at; /* as node_ref's, from the directory's view */
@@ -83,6 +84,13 @@ int node_enter(struct file_session *session, struct workspace *workspace,
 /* The node, if it is one already, of the file open as fd, of which stx is; with a reference for
  * the caller. -ENOENT: it is none. */
 int node_find(struct workspace *workspace, int fd, const struct statx *stx, struct node **ret);
+
+/* The node, with a reference for the caller, or NULL. (A file has one node in all but the rarest
+ * cases; this is one of them.) */
+struct node *node_of_generation(struct store *store, uint64_t generation);
+
+/* The same for what is at `name` in dir. */
+int node_find_at(struct node *dir, int dir_fd, const char *name, struct node **ret);
 
 /* Looks at `name` in dir and, if it is a node already, notes that this is its place. */
 void node_note_place(struct node *dir, int dir_fd, const char *name);

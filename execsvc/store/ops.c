@@ -1,5 +1,7 @@
 #include "store/ops.h"
 
+#include "store/publish.h"
+
 typedef int operation_function(struct file_session *session, const struct wire_message *m,
                                struct reply *ret);
 
@@ -67,5 +69,11 @@ int store_handle(struct file_session *session, const struct wire_message *reques
     ret->text[0] = '\0';
     ret->unlocked = 0;
     operation_function *operation = find_operation(request->type);
-    return operation ? operation(session, request, ret) : -EOPNOTSUPP;
+    if (!operation)
+        return -EOPNOTSUPP;
+    struct publication publication;
+    publish_before(session, request, &publication);
+    int r = operation(session, request, ret);
+    publish_after(session, request, r, &publication);
+    return r;
 }

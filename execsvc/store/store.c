@@ -6,6 +6,7 @@
 #include "store/json_file.h"
 #include "store/lock.h"
 #include "store/path.h"
+#include "store/changes.h"
 #include "store/removal.h"
 #include "store/view.h"
 
@@ -224,6 +225,11 @@ int store_open_limited(const char *root, const struct store_limits *limits, stru
         return r;
     }
     store->openat2_missing = !path_openat2_works(store->root_fd);
+    r = detect_open(store);
+    if (r < 0) {
+        store_close(store);
+        return failure_set(ret_failure, r, "cannot watch for changes: %s", strerror(-r));
+    }
     *ret = store;
     return 0;
 }
@@ -237,8 +243,10 @@ void store_close(struct store *store)
 {
     if (!store)
         return;
+    detect_close(store);
     table_release(&store->workspaces);
     table_release(&store->nodes);
+    table_release(&store->generations);
     inode_numbers_close(store->numbers);
     visibility_rules_unref(store->rules);
     close_fd(&store->trash_fd);
@@ -285,7 +293,8 @@ int store_status(struct store *store, json_t *object)
         json_object_set_new(object, "descriptors", json_integer(descriptors)) < 0 ||
         json_object_set_new(object, "lock_owners", json_integer(lock_owners)) < 0)
         return -ENOMEM;
-    return view_status(store, object);
+    int error = detect_status(store, object);
+    return error < 0 ? error : view_status(store, object);
 }
 
 /* --- sessions -------------------------------------------------------------------- */

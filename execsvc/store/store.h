@@ -42,12 +42,22 @@ void store_service_id(const struct store *store, uint8_t ret_id[16]);
 /* The service's own visibility rules, for all workspaces; in force at once. -EINVAL, -ENOMEM. */
 int store_set_visibility(struct store *store, struct bytes rules, struct failure *ret_failure);
 
-/* Adds "workspaces", "nodes", "handles", "descriptors" (cached ones), "lock_owners" and
- * "visibility" to object. -ENOMEM. */
+/* Adds "workspaces", "nodes", "handles", "descriptors" (cached ones), "lock_owners",
+ * "changes" and "visibility" to object. -ENOMEM. */
 int store_status(struct store *store, json_t *object);
 
 /* One connection's nodes and handles. -ENOMEM. */
 int file_session_new(struct store *store, struct file_session **ret);
+
+/* Notes for subscribers whatever has changed before this call behind the service's back. 0, or the
+ * errno with which detection failed; subscribers are then told that anything may have changed. */
+int store_detect(struct store *store);
+
+/* True when changes behind the service's back are noticed. */
+bool store_detects(const struct store *store);
+
+/* How many changes have been noted, ever. */
+uint64_t store_change_count(struct store *store);
 
 /* Gives back all nodes and closes all handles; no request may be running. NULL is allowed. */
 void file_session_free(struct file_session *session);

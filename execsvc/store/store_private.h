@@ -67,8 +67,13 @@ struct store {
 
     /* Everything below, and all of workspace, node, handle and session that can change. */
     pthread_mutex_t lock;
-    struct table workspaces; /* slot -> struct workspace, those in use */
-    struct table nodes;      /* hash of identity -> chain of struct node */
+    struct table workspaces;  /* slot -> struct workspace, those in use */
+    struct table nodes;       /* hash of identity -> chain of struct node */
+    struct table generations; /* generation -> chain of struct node */
+    struct subscription *subscriptions;
+    uint64_t change_count;
+    struct watch *watch;     /* NULL: there is no way to notice changes */
+    atomic_bool detects;     /* changes behind the service's back are noted too */
     struct node_list cached; /* directories with a descriptor that no request is using */
     size_t node_count;
     size_t handle_count;

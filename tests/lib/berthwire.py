@@ -85,7 +85,7 @@ class Message:
 ATTR_FIELDS = [("ino", "Q"), ("generation", "Q"), ("version", "Q"), ("size", "Q"),
                ("blocks", "Q"), ("mode", "I"), ("nlink", "I"), ("uid", "I"), ("gid", "I"),
                ("rdev", "I"), ("blksize", "I"), ("atime", "time"), ("mtime", "time"),
-               ("ctime", "time"), ("reserved", "Q")]
+               ("ctime", "time"), ("flags", "Q")]
 SIZES = {"U32": 4, "U64": 8, "TIME": 12, "ATTR": 108, "BYTES": 4, "LIST": 4}
 
 

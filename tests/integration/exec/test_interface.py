@@ -25,7 +25,7 @@ def test_json_of_an_exit(execute):
     assert object == {
         "verdict": "exited", "exit_status": 9, "code": 9, "signal": None, "core": False,
         "stage": None, "error": None, "errno": None, "text": None, "removed": 0,
-        "timeout_ms": None, "fs_seq": None, "stdout": "é\0", "stdout_encoding": "utf-8",
+        "timeout_ms": None, "coherence": "seen", "fs_seq": None, "stdout": "é\0", "stdout_encoding": "utf-8",
         "stdout_bytes": 3, "stdout_truncated": False,
         "stderr": base64.b64encode(b"\xff").decode(), "stderr_encoding": "base64",
         "stderr_bytes": 1, "stderr_truncated": False}

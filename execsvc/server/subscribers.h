@@ -1,0 +1,43 @@
+/* Clients that rely on being told what changes, and waiting until they have been. All of it runs
+ * on the service's event loop.
+ *
+ * A subscriber's caches are right up to the position it has sent back in SEEN. Whoever must be
+ * sure that nobody is shown anything older (the end of a command, fsync, close) waits for that.
+ * A subscriber that does not answer within WIRE_LEASE_MS and a margin is cut off: by its
+ * own clock it has then stopped answering from its caches, since a client that has heard
+ * nothing for WIRE_LEASE_MS must. */
+#pragma once
+
+#include <event2/event.h>
+
+#include "server/call.h"
+#include "store/store.h"
+
+/* Between a lease's end on the client's side and ours: its clock may be slower, and it needs a
+ * moment to empty its kernel's caches. */
+#define SUBSCRIBER_MARGIN_MS 1000
+
+struct subscribers;
+struct barrier;
+
+/* -ENOMEM, and others of the descriptor. */
+int subscribers_new(struct event_base *base, struct subscribers **ret);
+
+/* All calls and barriers have ended. NULL is allowed. */
+void subscribers_free(struct subscribers *s);
+
+/* Takes the call of a SUBSCRIBE. session: of the same connection, and living longer than it. */
+void subscribers_open(struct subscribers *s, struct call *call, struct file_session *session);
+
+/* all_seen: false when somebody had to be cut off. */
+typedef void barrier_done_fn(void *context, bool all_seen);
+
+/* Calls done when every subscriber but the one of `except` (NULL: none) has seen what is noted for
+ * it now, or has been cut off; at once, from within, when there is nothing to wait for. *ret: for
+ * barrier_cancel, or NULL when done has been called. Without memory it is called with false. */
+void subscribers_wait(struct subscribers *s, const struct file_session *except,
+                      barrier_done_fn *done, void *context, struct barrier **ret);
+void barrier_cancel(struct barrier *barrier);
+
+/* How many there are, and how many barriers wait. */
+size_t subscribers_count(const struct subscribers *s);
