@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "coherence.h"
 #include "lock.h"
 #include "prune.h"
 #include "request.h"
@@ -135,6 +136,7 @@ static void lost(void *context, int error, const char *reason)
     d->stats.round_trips += stats.round_trips;
     d->stats.blocking += stats.blocking;
     client_free(take_ptr(d->client));
+    coherence_disconnected(d);
     /* Nodes and handles of the old connection went with it. */
     d->inodes.connection++;
     d->inodes.forgets.len = 0;
@@ -188,6 +190,7 @@ static void on_connected(evutil_socket_t fd, short what, void *context)
     }
     d->stats.reconnects++;
     log_info("connected to %s again", d->settings->url);
+    coherence_connected(d);
     lock_recover(d);
     request_resume_all(d);
 }

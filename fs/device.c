@@ -7,6 +7,7 @@
 #include <linux/fuse.h>
 
 #include "base/log.h"
+#include "coherence.h"
 #include "ops.h"
 
 /* Requests taken in one turn of the loop: a flood of them must not keep the answers of the
@@ -114,17 +115,21 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
     conn->max_background = MAX_BACKGROUND;
     conn->congestion_threshold = MAX_BACKGROUND * 3 / 4;
     conn->max_write = WIRE_DATA_MAX;
-    const unsigned int want = FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS |
-                              FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_READDIRPLUS |
-                              FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_ASYNC_DIO |
-                              FUSE_CAP_ATOMIC_O_TRUNC;
+    const struct driver *d = userdata;
+    /* Pages are dropped when a change is reported; where none are, when the kernel finds another
+     * size or time. */
+    bool reported = d->client && !d->options->cache_off &&
+                    (client_peer(d->client)->features & WIRE_FEATURE_CHANGES);
+    const unsigned int want =
+        (reported ? FUSE_CAP_EXPLICIT_INVAL_DATA : FUSE_CAP_AUTO_INVAL_DATA) | FUSE_CAP_ASYNC_READ |
+        FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_EXPIRE_ONLY | FUSE_CAP_READDIRPLUS |
+        FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_ASYNC_DIO | FUSE_CAP_ATOMIC_O_TRUNC;
     /* Not among them: WRITEBACK_CACHE assumes that nobody else changes the files. With
      * CACHE_SYMLINKS the kernel would follow texts that were judged where a link's directory is no
      * longer. The first
      * HANDLE_KILLPRIV would have set-uid cleared on every write, whoever writes. Splicing
      * needs pipes that the hooks above do not have. */
     const unsigned int locks = FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS;
-    const struct driver *d = userdata;
     conn->want = conn->capable & (d->options->locks_local ? want : want | locks);
 }
 
@@ -188,8 +193,16 @@ static void device_readable(evutil_socket_t fd, short what, void *context)
         }
         bool before = dev->init_answered;
         fuse_session_process_buf(dev->session, &dev->buffer);
-        if (!before && dev->init_answered && d->ready)
-            d->ready(d->ready_context);
+        if (!before && dev->init_answered) {
+            int error = coherence_new(d, dev->session);
+            if (error < 0) {
+                log_error("cannot learn of changes: %s", strerror(-error));
+                driver_end(d, error);
+                return;
+            }
+            if (d->ready)
+                d->ready(d->ready_context);
+        }
     }
 }
 

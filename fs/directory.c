@@ -1,5 +1,7 @@
 #include "ops.h"
 
+#include "coherence.h"
+
 #include <limits.h>
 #include <sys/mount.h>
 
@@ -31,6 +33,10 @@ static void opendir_done(struct request *r, int error, const struct wire_message
         return;
     }
     struct fuse_file_info fi = {.fh = h->id};
+    if (reply) {
+        fi.keep_cache = coherence_keep_cache(d, r->inode, &reply->opened.attr, r->stamp);
+        fi.cache_readdir = (r->inode->flags & INODE_CACHED) != 0;
+    }
     if (fuse_reply_open(r->fuse, &fi) != 0)
         handle_release(&d->handles, h);
     request_free(r);
@@ -94,7 +100,7 @@ static bool page_add_inode(struct page *p, const struct listing *l, const char *
         return page_add(p, name, entry->ino, entry->type, (off_t)entry->cookie);
     }
     struct fuse_entry_param e;
-    request_entry(d, i, &entry->attr, &e);
+    request_entry(d, p->r->handle->inode, i, &entry->attr, l->stamp, &e);
     inode_looked_up(i);
     p->len +=
         fuse_add_direntry_plus(p->r->fuse, p->data + p->len, room, name, &e, (off_t)entry->cookie);

@@ -11,6 +11,7 @@
 #include "inode.h"
 #include "options.h"
 
+struct coherence;
 struct connection;
 struct device;
 struct request;
@@ -56,6 +57,7 @@ struct driver {
     struct climbs *climbs; /* NULL: there were none (climb.c) */
 
     struct device *device;
+    struct coherence *coherence; /* NULL: nothing is kept */
     struct stop *stop;
     struct supervisor *supervisor;
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mount.h>
 
+#include "coherence.h"
 #include "device.h"
 #include "lock.h"
 #include "repair.h"
@@ -48,7 +49,7 @@ static uint32_t wire_open_flags(const struct driver *d, int flags)
  * FUSE_DIRECT_IO_ALLOW_MMAP such a file could not be mapped any more, which is worse. */
 static bool wants_direct(const struct driver *d, int flags)
 {
-    return (flags & O_APPEND) && device_direct_allows_mmap(d);
+    return (flags & (O_APPEND | O_DIRECT)) && device_direct_allows_mmap(d);
 }
 
 /* Gives the server's handle back when the kernel did not get it. */
@@ -75,9 +76,12 @@ static void open_done(struct request *r, int error, const struct wire_message *r
         request_fail(r, error);
         return;
     }
+    struct fuse_file_info fi = {
+        .fh = h->id,
+        .direct_io = r->direct,
+        .keep_cache = coherence_keep_cache(d, r->inode, &reply->opened.attr, r->stamp)};
     if (flags & WIRE_OPEN_TRUNCATE)
         inode_changed(&d->inodes, r->inode);
-    struct fuse_file_info fi = {.fh = h->id, .direct_io = r->direct};
     if (fuse_reply_open(r->fuse, &fi) != 0)
         handle_release(&d->handles, h);
     request_free(r);
@@ -116,10 +120,12 @@ static void create_done(struct request *r, int error, const struct wire_message 
         request_fail(r, error);
         return;
     }
-    inode_changed(&d->inodes, i);
     struct fuse_entry_param e;
-    request_entry(d, i, &c->attr, &e);
-    struct fuse_file_info fi = {.fh = h->id, .direct_io = r->direct};
+    request_entry(d, r->inode, i, &c->attr, r->stamp, &e);
+    struct fuse_file_info fi = {.fh = h->id,
+                                .direct_io = r->direct,
+                                .keep_cache = coherence_keep_cache(d, i, &c->attr, r->stamp)};
+    inode_changed(&d->inodes, i);
     inode_looked_up(i);
     if (fuse_reply_create(r->fuse, &e, &fi) != 0) {
         inode_forget(&d->inodes, i, 1); /* the handle still pins it */
@@ -178,6 +184,8 @@ static void write_done(struct request *r, int error, const struct wire_message *
         return;
     }
     inode_changed(&r->driver->inodes, r->handle->inode);
+    if (r->message.write.flags & WIRE_WRITE_APPEND)
+        coherence_appended(r->driver, r->handle->inode);
     uint64_t size = reply->written.size;
     (void)fuse_reply_write(r->fuse, size < r->size ? (size_t)size : r->size);
     request_free(r);

@@ -195,6 +195,28 @@ static struct inode *find_identity(struct inode_table *t, const struct wire_attr
     return i;
 }
 
+struct inode *inode_identified(struct inode_table *t, uint64_t ino, uint64_t generation,
+                               const struct inode *after)
+{
+    if (!after && t->root->ino == ino && t->root->generation == generation)
+        return t->root;
+    struct inode *i = after && after != t->root
+                          ? after->next[INODE_BY_IDENTITY]
+                          : *chain_head(t, INODE_BY_IDENTITY, hash_identity(t, ino, generation));
+    while (i && !(i->ino == ino && i->generation == generation))
+        i = i->next[INODE_BY_IDENTITY];
+    return i;
+}
+
+struct inode *inode_next(const struct inode_table *t, size_t *cursor, const struct inode *i)
+{
+    const struct inode_chains *chains = &t->chains[INODE_BY_ID];
+    struct inode *next = i ? i->next[INODE_BY_ID] : NULL;
+    while (!next && *cursor < chains->capacity)
+        next = chains->heads[(*cursor)++];
+    return next;
+}
+
 void inode_give_back(struct inode_table *t, uint64_t node, uint64_t count)
 {
     size_t len = t->forgets.len;
@@ -258,6 +280,14 @@ static int set_name(struct inode *i, struct bytes name)
     return 0;
 }
 
+void inode_note_attr(struct inode *i, const struct wire_attr *attr)
+{
+    if (attr->flags & WIRE_ATTR_COVERED)
+        i->flags |= INODE_COVERED;
+    else
+        i->flags &= (uint8_t)~INODE_COVERED;
+}
+
 int inode_set_root(struct inode_table *t, uint64_t node, const struct wire_attr *attr,
                    struct bytes name)
 {
@@ -270,6 +300,7 @@ int inode_set_root(struct inode_table *t, uint64_t node, const struct wire_attr 
     t->root->connection = t->connection;
     t->root->node = node;
     t->root->wire_refs = 1;
+    inode_note_attr(t->root, attr);
     return 0;
 }
 
@@ -314,9 +345,8 @@ static int make(struct inode_table *t, uint64_t node, const struct wire_attr *at
     if (placed) {
         i->parent = inode_pin(parent);
         chains_add(t, i, INODE_BY_NAME);
-    } else {
-        chains_add(t, i, INODE_BY_IDENTITY);
     }
+    chains_add(t, i, INODE_BY_IDENTITY);
     *ret = i;
     return 0;
 }
@@ -335,6 +365,7 @@ int inode_enter(struct inode_table *t, uint64_t node, const struct wire_attr *at
             return r;
         }
     }
+    inode_note_attr(i, attr);
     (void)inode_pin(i);
     if (placed) {
         /* The newest comes first. */
@@ -433,6 +464,15 @@ static void move_settle(struct inode_table *t)
     inode_unpin(t, to);
 }
 
+/* The kernel keeps the node ID, and with it the place that the link had, until it looks up anew. */
+static void note_renamed_links(struct inode_table *t, const struct inode *parent, struct bytes name)
+{
+    struct inode *i = inode_named(t, parent, name);
+    for (; i; i = next_named(i->next[INODE_BY_NAME], parent, name))
+        if (i->type == S_IFLNK)
+            i->flags |= INODE_RENAMED;
+}
+
 void inode_rename_begin(struct inode_table *t, struct inode *from, struct bytes name,
                         struct inode *to, struct bytes new_name, bool exchange)
 {
@@ -440,6 +480,7 @@ void inode_rename_begin(struct inode_table *t, struct inode *from, struct bytes 
     if (from == to)
         return;
     move_settle(t); /* the one before: the kernel would not ask for this one else */
+    m->number++;
     m->from = inode_pin(from);
     m->to = inode_pin(to);
     m->replaces = inode_named(t, to, new_name);
@@ -477,6 +518,9 @@ void inode_rename_end(struct inode_table *t, struct inode *from, struct bytes na
         inode_unpin(t, moved);
         inode_unpin(t, other);
     }
+    note_renamed_links(t, from, name);
+    if (exchange)
+        note_renamed_links(t, to, new_name);
     struct inode *directories = detach_directories(t, from, name);
     struct inode *others = exchange ? detach_directories(t, to, new_name) : NULL;
     attach_directories(t, directories, to, new_name);
@@ -499,6 +543,17 @@ bool inode_below_named(const struct inode *directory, const struct inode *parent
     while (i && !is_at(i, parent, name))
         i = i->parent;
     return i;
+}
+
+void inode_rename_settled(struct inode_table *t, uint64_t number)
+{
+    if (t->move.number == number && t->move.until_ns)
+        move_settle(t);
+}
+
+bool inode_rename_unsettled(const struct inode_table *t)
+{
+    return t->move.until_ns;
 }
 
 void inode_asked(struct inode_table *t, const struct inode *parent, struct bytes name)
@@ -542,8 +597,7 @@ void inode_drop(struct inode_table *t, struct inode *i)
             parent->pins--;
         }
         chains_remove(t, i, INODE_BY_ID);
-        if (!has_place(i->type))
-            chains_remove(t, i, INODE_BY_IDENTITY);
+        chains_remove(t, i, INODE_BY_IDENTITY);
         t->count--;
         if (i->connection == t->connection && i->wire_refs)
             inode_give_back(t, i->node, i->wire_refs);

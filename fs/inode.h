@@ -33,6 +33,10 @@ struct handle;
 enum inode_flags {
     INODE_WORKSPACE = 1, /* root of a workspace: found again by WORKSPACE_OPEN */
     INODE_LOCAL = 2,     /* the mount's root when it lists workspaces: no node at the server */
+    INODE_COVERED = 4,   /* changes by others are reported (WIRE_ATTR_COVERED) */
+    INODE_CACHED = 8,    /* what the kernel has of its content or listing is right */
+    INODE_ALIAS = 16,    /* the file has, or had, another inode here, at another place */
+    INODE_RENAMED = 32,  /* a link that was renamed here, and is still known by its old place */
 };
 
 enum inode_index { INODE_BY_ID, INODE_BY_IDENTITY, INODE_BY_NAME, INODE_INDEX_COUNT };
@@ -67,6 +71,7 @@ struct inode_chains {
 struct inode_move {
     struct inode *from, *to; /* pinned; NULL: there is none */
     uint64_t until_ns;       /* 0: not answered yet; else it is done by then */
+    uint64_t number;         /* which one it is */
     bool replaces;           /* the new name was in use */
     bool exchanges;
     uint8_t name_len, new_name_len;
@@ -80,8 +85,9 @@ struct inode_table {
     uint64_t seed; /* against inode numbers chosen to make long chains */
     uint64_t last_id;
     uint64_t stamp;
-    uint32_t connection;   /* the current one */
-    struct buffer forgets; /* pairs to give back, as in the FORGET message */
+    uint64_t unknown_stamp; /* at the last change by others of a file that was not known here */
+    uint32_t connection;    /* the current one */
+    struct buffer forgets;  /* pairs to give back, as in the FORGET message */
     struct inode_move move;
 };
 
@@ -92,6 +98,16 @@ void inode_table_release(struct inode_table *t);
 /* Makes the root that of a workspace, from the first connection's answer. -ENOMEM. */
 int inode_set_root(struct inode_table *t, uint64_t node, const struct wire_attr *attr,
                    struct bytes name);
+
+/* Takes over what attr says besides attributes. */
+void inode_note_attr(struct inode *i, const struct wire_attr *attr);
+
+/* The inodes of a file as the server names it, one after the other: from NULL to NULL. */
+struct inode *inode_identified(struct inode_table *t, uint64_t ino, uint64_t generation,
+                               const struct inode *after);
+
+/* Iteration in no order, from cursor 0 and NULL. NULL at the end. The table must not change. */
+struct inode *inode_next(const struct inode_table *t, size_t *cursor, const struct inode *i);
 
 /* NULL when the kernel names an inode it was never given. */
 struct inode *inode_get(struct inode_table *t, uint64_t id);
@@ -129,6 +145,12 @@ bool inode_rename_climbs(const struct inode_table *t);
 /* True when `directory` is at parent/name, or below. */
 bool inode_below_named(const struct inode *directory, const struct inode *parent,
                        struct bytes name);
+
+/* The kernel has done the rename of that number, if it is the current one. */
+void inode_rename_settled(struct inode_table *t, uint64_t number);
+
+/* True while a rename has been answered and may not have been done. */
+bool inode_rename_unsettled(const struct inode_table *t);
 
 /* The kernel asks what is at parent/name. It holds such questions back while a rename puts
  * something there, so that one is done. */

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "climb.h"
+#include "coherence.h"
 
 /* Where the link is in the kernel's tree, which is where following it starts. */
 static struct link_place place_of(struct driver *d, const struct inode *link)
@@ -26,19 +27,27 @@ static int note_climb(struct request *r, struct bytes text)
     return ups && top ? climb_begin(r->driver, r->fuse, r->inode->parent, top) : 0;
 }
 
-static void readlink_done(struct request *r, int error, const struct wire_message *reply)
+static void answer(struct request *r, struct bytes text, bool may_wait);
+
+static void judge_again(void *context, uint64_t number)
+{
+    struct request *r = context;
+    answer(r, buffer_view(&r->storage), false);
+}
+
+/* A rename that the kernel is just doing counts as not done: what that refuses may be allowed in a
+ * moment. */
+static int wait_for_rename(struct request *r, struct bytes text)
+{
+    int error = buffer_append(&r->storage, text.data, text.len);
+    return error < 0 ? error : coherence_when_forgotten(r->driver, judge_again, r, 0);
+}
+
+static void answer(struct request *r, struct bytes text, bool may_wait)
 {
     struct driver *d = r->driver;
-    if (error < 0) {
-        request_fail(r, error);
-        return;
-    }
-    struct bytes text = reply->data.data;
     char target[PATH_MAX];
-    if (text.len == 0 || text.len >= sizeof target || memchr(text.data, '\0', text.len)) {
-        request_fail(r, -EIO);
-        return;
-    }
+    int error = 0;
     const struct link_rules rules = {
         .mode = d->settings->symlinks,
         .prefixes = d->settings->system_prefixes,
@@ -47,6 +56,17 @@ static void readlink_done(struct request *r, int error, const struct wire_messag
     struct link_place place = place_of(d, r->inode);
     switch (link_text_judge(&rules, &place, text, target)) {
     case LINK_REFUSED:
+        if (may_wait && d->coherence && inode_rename_unsettled(&d->inodes)) {
+            error = wait_for_rename(r, text);
+            if (error < 0)
+                request_fail(r, error);
+            return;
+        }
+        /* At its new place it may be allowed: looked up there, it has another node ID. */
+        if (r->inode->flags & INODE_RENAMED) {
+            request_fail(r, -ESTALE);
+            return;
+        }
         d->stats.links_refused++;
         request_fail(r, -EACCES);
         return;
@@ -65,9 +85,21 @@ static void readlink_done(struct request *r, int error, const struct wire_messag
     request_free(r);
 }
 
+static void readlink_done(struct request *r, int error, const struct wire_message *reply)
+{
+    if (error < 0) {
+        request_fail(r, error);
+        return;
+    }
+    struct bytes text = reply->data.data;
+    if (text.len == 0 || text.len >= PATH_MAX || memchr(text.data, '\0', text.len))
+        request_fail(r, -EIO);
+    else
+        answer(r, text, true);
+}
+
 void op_readlink(fuse_req_t req, fuse_ino_t ino)
 {
-    climb_end(fuse_req_userdata(req), req);
     struct request *r = request_start(req, WIRE_READLINK, NULL, NULL);
     if (r && request_set_inode(r, ino))
         request_send(r, readlink_done);

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "climb.h"
+#include "coherence.h"
 #include "connection.h"
 #include "device.h"
 #include "mount.h"
@@ -250,6 +251,7 @@ static int drive(struct driver *d, struct outcome *outcome)
     climb_stop(d);
     request_fail_all(d, -EIO);
     stop_free(d);
+    coherence_free(d);
     device_free(d->device);
     driver_release(d);
     if (left_behind)

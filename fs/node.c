@@ -7,11 +7,22 @@
 
 #include "base/clock.h"
 #include "climb.h"
+#include "coherence.h"
 #include "repair.h"
 
 static void entry_done(struct request *r, int error, const struct wire_message *reply)
 {
     struct driver *d = r->driver;
+    if (error == -ENOENT && r->message.type == WIRE_LOOKUP) {
+        /* With a timeout, the kernel also remembers that there is none. */
+        struct fuse_entry_param none = {
+            .entry_timeout = coherence_entry_timeout(d, r->inode, NULL, NULL, r->stamp)};
+        if (none.entry_timeout > 0) {
+            (void)fuse_reply_entry(r->fuse, &none);
+            request_free(r);
+            return;
+        }
+    }
     if (error < 0) {
         request_fail(r, error);
         return;
@@ -279,7 +290,16 @@ static void renamed(struct request *r, int error, const struct wire_message *rep
 {
     inode_rename_end(&r->driver->inodes, r->inode, request_name(r), r->target, request_new_name(r),
                      error == 0, r->message.rename.flags & RENAME_EXCHANGE, clock_monotonic_ns());
+    struct driver *d = r->driver;
+    struct inode *to = r->inode != r->target ? inode_pin(r->target) : NULL;
+    char new_name[WIRE_NAME_MAX + 1];
+    struct bytes name = request_new_name(r);
+    memcpy(new_name, name.data, name.len);
+    name.data = (const uint8_t *)new_name;
     request_done_ok(r, error, reply);
+    if (to && error == 0)
+        coherence_renamed(d, to, name);
+    inode_unpin(&d->inodes, to);
 }
 
 void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,

@@ -19,6 +19,7 @@ const char options_usage[] =
     "               workspace=ID, timeout=SECONDS, log=FILE, owner=map|server,\n"
     "               symlinks=contain|contain+translate|verbatim|refuse,\n"
     "               system_prefixes=PATH:PATH..., prune=PROFILE|FILE, locks=server|local,\n"
+    "               cache=yes|no,\n"
     "               allow_other, ro, and the usual options of mount(8)\n"
     "  -V           version\n"
     "  -h           this help\n";
@@ -130,6 +131,17 @@ static int set_locks(struct options *o, const char *value, struct failure *f)
     return 0;
 }
 
+static int set_cache(struct options *o, const char *value, struct failure *f)
+{
+    if (strcmp(value, "yes") == 0)
+        o->cache_off = false;
+    else if (strcmp(value, "no") == 0)
+        o->cache_off = true;
+    else
+        return failure_set(f, -EINVAL, "cache=%s: expected cache=yes or cache=no", value);
+    return 0;
+}
+
 static int add_kernel_option(struct options *o, const char *option, struct failure *f)
 {
     size_t old = o->kernel_options ? strlen(o->kernel_options) : 0;
@@ -172,6 +184,8 @@ static int apply_option(struct options *o, const char *option, struct failure *f
         return set_owner(o, option + strlen("owner="), f);
     if (starts_with(option, "locks="))
         return set_locks(o, option + strlen("locks="), f);
+    if (starts_with(option, "cache="))
+        return set_cache(o, option + strlen("cache="), f);
     if (starts_with(option, "symlinks="))
         return set_symlinks(o, option + strlen("symlinks="), f);
     if (starts_with(option, "system_prefixes="))

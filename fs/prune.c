@@ -1,5 +1,7 @@
 #include "prune.h"
 
+#include "coherence.h"
+
 #define TELL_TIMEOUT_MS 10000
 
 int prune_tell(struct client *client, const struct visibility_rules *rules, struct failure *f)
@@ -29,6 +31,7 @@ static void told(struct request *r, int error, const struct wire_message *reply)
     }
     visibility_rules_unref(d->rules);
     d->rules = rules;
+    coherence_forget(d);
     request_reply_ok(r);
 }
 

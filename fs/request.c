@@ -1,5 +1,8 @@
 #include "request.h"
 
+#include "climb.h"
+#include "coherence.h"
+
 #include <sys/stat.h>
 
 #include "base/clock.h"
@@ -46,8 +49,12 @@ int request_new(struct driver *d, fuse_req_t fuse, enum wire_type type, const ch
 struct request *request_start(fuse_req_t fuse, enum wire_type type, const char *name,
                               const char *new_name)
 {
+    struct driver *d = fuse_req_userdata(fuse);
     struct request *r;
-    int error = request_new(fuse_req_userdata(fuse), fuse, type, name, new_name, &r);
+    /* Asking for attributes is a step of a walk; all else comes after it. */
+    if (type != WIRE_GETATTR)
+        climb_end(d, fuse);
+    int error = request_new(d, fuse, type, name, new_name, &r);
     if (error < 0) {
         (void)fuse_reply_err(fuse, -error);
         return NULL;
@@ -426,11 +433,15 @@ void request_stat(const struct driver *d, const struct wire_attr *attr, struct s
     };
 }
 
-void request_entry(const struct driver *d, const struct inode *inode, const struct wire_attr *attr,
-                   struct fuse_entry_param *ret)
+void request_entry(struct driver *d, const struct inode *parent, struct inode *inode,
+                   const struct wire_attr *attr, uint64_t stamp, struct fuse_entry_param *ret)
 {
-    /* Nothing tells the kernel about changes by others, so it must ask each time: timeouts 0. */
-    *ret = (struct fuse_entry_param){.ino = inode->id, .generation = inode->generation};
+    coherence_entered(d, inode);
+    *ret = (struct fuse_entry_param){.ino = inode->id,
+                                     .generation = inode->generation,
+                                     .attr_timeout = coherence_attr_timeout(d, inode, attr, stamp),
+                                     .entry_timeout =
+                                         coherence_entry_timeout(d, parent, inode, attr, stamp)};
     request_stat(d, attr, &ret->attr);
 }
 
@@ -444,14 +455,15 @@ void request_reply_attr(struct request *r, struct inode *inode, const struct wir
         r->driver->root_attr = *attr;
     struct stat st;
     request_stat(r->driver, attr, &st);
-    (void)fuse_reply_attr(r->fuse, &st, 0);
+    (void)fuse_reply_attr(r->fuse, &st, coherence_attr_timeout(r->driver, inode, attr, r->stamp));
     request_free(r);
 }
 
 void request_reply_entry(struct request *r, struct inode *inode, const struct wire_attr *attr)
 {
     struct fuse_entry_param e;
-    request_entry(r->driver, inode, attr, &e);
+    const struct inode *parent = r->target ? r->target : r->inode;
+    request_entry(r->driver, parent ? parent : r->driver->inodes.root, inode, attr, r->stamp, &e);
     inode_looked_up(inode);
     /* An answer that did not arrive gave the kernel no reference. */
     if (fuse_reply_entry(r->fuse, &e) != 0)

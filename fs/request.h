@@ -123,8 +123,9 @@ void request_waiting_expired(evutil_socket_t fd, short what, void *context);
 
 /* struct stat of a file as this mount shows it. */
 void request_stat(const struct driver *d, const struct wire_attr *attr, struct stat *ret);
-void request_entry(const struct driver *d, const struct inode *inode, const struct wire_attr *attr,
-                   struct fuse_entry_param *ret);
+/* stamp: inode_table.stamp when attr was asked for. */
+void request_entry(struct driver *d, const struct inode *parent, struct inode *inode,
+                   const struct wire_attr *attr, uint64_t stamp, struct fuse_entry_param *ret);
 
 /* errno a program may see; see request_done_fn. */
 int request_errno(int error);

@@ -1,5 +1,7 @@
 #include "ops.h"
 
+#include "coherence.h"
+
 #include "prune.h"
 
 #include <stdio.h>
@@ -65,6 +67,24 @@ static void get_symlink_text(fuse_req_t req, fuse_ino_t ino, size_t size)
     request_send(r, value_done);
 }
 
+static void rules_in_force(void *context, uint64_t size)
+{
+    fuse_req_t req = context;
+    const struct driver *d = fuse_req_userdata(req);
+    if (d->rules)
+        reply_value(req, visibility_rules_text(d->rules), size);
+    else
+        (void)fuse_reply_err(req, ENODATA);
+}
+
+/* Whoever has changed them reads them back, and then sees what they say. */
+static void get_rules(fuse_req_t req, size_t size)
+{
+    int error = coherence_when_forgotten(fuse_req_userdata(req), rules_in_force, req, size);
+    if (error < 0)
+        (void)fuse_reply_err(req, -error);
+}
+
 void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 {
     struct driver *d = fuse_req_userdata(req);
@@ -77,10 +97,7 @@ void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
         return;
     }
     if (ino == FUSE_ROOT_ID && strcmp(name, PRUNE_NAME) == 0) {
-        if (d->rules)
-            reply_value(req, visibility_rules_text(d->rules), size);
-        else
-            (void)fuse_reply_err(req, ENODATA);
+        get_rules(req, size);
         return;
     }
     if (strcmp(name, THREAD_ID_NAME) == 0) {

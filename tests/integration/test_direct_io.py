@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+from lib.harness import wait_until
+
 BLOCK = 4096
 
 
@@ -29,7 +31,7 @@ def test_reads_see_each_write_of_others(sides):
                 os.pwrite(writers[i % 2], text, BLOCK)
                 assert os.preadv(reader, [memory], 0) == 2 * BLOCK
                 assert memory[BLOCK - 1:BLOCK + 7] == b"-" + text + b"-"
-                assert os.pread(cached, 6, BLOCK) == text
+                wait_until(lambda text=text: os.pread(cached, 6, BLOCK) == text)
             for i in range(1, 20):  # its size too
                 os.pwrite(writers[i % 2], b"longer", (2 + i) * BLOCK - 6)
                 assert os.preadv(reader, [memory], (1 + i) * BLOCK) == BLOCK

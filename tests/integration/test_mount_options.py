@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from lib.harness import find_mount
+from lib.harness import find_mount, wait_until
 
 NOBODY = pwd.getpwnam("nobody")
 AS_NOBODY = ["setpriv", "--reuid", str(NOBODY.pw_uid), "--regid", str(NOBODY.pw_gid), "--clear-groups"]
@@ -90,6 +90,7 @@ def test_devices_have_no_effect(demo, start_mount):
     os.mknod(served.path / "new", stat.S_IFCHR | 0o666, device)
     for mount in mapped, served:
         for name in "null", "new":
+            wait_until((mount.path / name).exists)
             assert stat.S_ISCHR((mount.path / name).stat().st_mode)
             with pytest.raises(PermissionError) as caught:
                 os.open(mount.path / name, os.O_RDWR)

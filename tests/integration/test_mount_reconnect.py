@@ -189,8 +189,8 @@ def test_writes_in_flight_fail_and_reads_are_repeated(service, start_relay, star
     path = mount.path / "demo"
     (path / "f").write_bytes(b"x")
     fd = os.open(path / "f", os.O_RDWR)
-    # Another file: the kernel lets one change of a file at a time through.
-    other = os.open(path / "g", os.O_RDWR | os.O_CREAT)
+    # Other files: the kernel lets one change of a file at a time through, and none beside a read.
+    written, cut = [os.open(path / name, os.O_RDWR | os.O_CREAT) for name in "gh"]
     result = {}
 
     def call(name, function):
@@ -198,9 +198,9 @@ def test_writes_in_flight_fail_and_reads_are_repeated(service, start_relay, star
             result[name] = function()
         except OSError as error:
             result[name] = error.errno
-    calls = {"pread": lambda: os.pread(fd, 1, 0), "pwrite": lambda: os.pwrite(fd, b"y", 1),
+    calls = {"pread": lambda: os.pread(fd, 1, 0), "pwrite": lambda: os.pwrite(written, b"y", 1),
              "stat": lambda: os.stat(path / "f").st_size > 0,
-             "truncate": lambda: os.ftruncate(other, 5)}
+             "truncate": lambda: os.ftruncate(cut, 5)}
     relay.stall()
     threads = [threading.Thread(target=call, args=item) for item in calls.items()]
     for thread in threads:
@@ -211,8 +211,8 @@ def test_writes_in_flight_fail_and_reads_are_repeated(service, start_relay, star
     relay.resume()
     for thread in threads:
         thread.join(10)
-    os.close(fd)
-    os.close(other)
+    for file in (fd, written, cut):
+        os.close(file)
     assert result == {"pread": b"x", "pwrite": errno.EIO, "stat": True, "truncate": errno.EIO}
     harness.wait_until(connected(mount), what="the connection")
 

@@ -46,9 +46,9 @@ def test_copies_are_made_at_the_service(far, run):
             while count := os.copy_file_range(source.fileno(), out.fileno(), 8 * MIB - done):
                 done += count
             assert done == 8 * MIB
-    # The control: bytes that are read and written do pass.
+    # The control: bytes that are written do pass.
     moved, _ = passes(lambda: (root / "one" / "through").write_bytes((root / "one" / "f").read_bytes()))
-    assert moved > 16 * MIB
+    assert moved > 8 * MIB
     for target in (root / "one" / "g", root / "two" / "g"):  # of another workspace, too
         moved, asked = passes(lambda target=target: copy(target))
         assert moved < 4096 and asked["COPY"] >= 1, (moved, asked)

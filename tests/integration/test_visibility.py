@@ -119,8 +119,8 @@ def test_each_crawler_costs_the_same_whatever_is_unlisted(name, tree, start_moun
     (tree / ".git/refs").mkdir()
     (tree / ".git/HEAD").write_text("ref: refs/heads/main\n")
     (tree / ".git/config").write_text("[core]\nrepositoryformatversion = 0\n")
-    plain = start_mount(workspace="demo")
-    pruned = start_mount(workspace="demo", options="prune=ide")
+    plain = start_mount(workspace="demo", options="cache=no")
+    pruned = start_mount(workspace="demo", options="prune=ide,cache=no")
 
     def crawl(mount):
         work = CRAWLERS[name]

@@ -1,0 +1,369 @@
+#include "coherence.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+/* Nothing but a report of a change ends it: a day is for ever. */
+#define KEPT_SECONDS 86400.0
+
+/* A lease is renewed when a third of it is over. */
+#define RENEW_MS (WIRE_LEASE_MS / 3)
+
+/* When the kernel has not returned from a call for so long, somebody should know. */
+#define STUCK_NS (10 * NSEC_PER_SEC)
+
+struct coherence {
+    struct driver *driver;
+    struct notifier *notifier;
+    struct event *renew;  /* asks for the lease again */
+    struct event *expire; /* the lease's end */
+    uint64_t tag;         /* of SUBSCRIBE; 0: not subscribed */
+    bool live;            /* the service reports changes, and the lease holds */
+    bool asked;           /* for the lease */
+    uint64_t asked_ns;
+    uint64_t lease_end_ns;
+    bool stuck;
+};
+
+/* --- what is kept ----------------------------------------------------------------- */
+
+static bool keeps(const struct driver *d, const struct inode *inode, uint64_t stamp)
+{
+    const struct coherence *c = d->coherence;
+    return c && c->live && inode->stamp <= stamp && d->inodes.unknown_stamp <= stamp &&
+           !(inode->flags & INODE_ALIAS);
+}
+
+double coherence_attr_timeout(const struct driver *d, const struct inode *inode,
+                              const struct wire_attr *attr, uint64_t stamp)
+{
+    return (attr->flags & WIRE_ATTR_COVERED) && keeps(d, inode, stamp) ? KEPT_SECONDS : 0;
+}
+
+static double lease_seconds(const struct coherence *c)
+{
+    uint64_t now = clock_monotonic_ns();
+    return c->lease_end_ns > now ? (double)(c->lease_end_ns - now) / NSEC_PER_SEC : 0;
+}
+
+double coherence_entry_timeout(const struct driver *d, const struct inode *parent,
+                               const struct inode *inode, const struct wire_attr *attr,
+                               uint64_t stamp)
+{
+    /* Of workspaces only the removal is reported, as a change of everything. */
+    if (!inode && (parent->flags & INODE_LOCAL))
+        return 0;
+    if (!(parent->flags & (INODE_COVERED | INODE_LOCAL)) || !keeps(d, parent, stamp))
+        return 0;
+    /* Names that are not to be found in the inode table cannot be taken back all at once when the
+     * lease ends, and so end with it: those of nothing, and those beside the one noted. */
+    if (!inode || inode->parent != parent || (!S_ISDIR(attr->mode) && attr->nlink > 1))
+        return lease_seconds(d->coherence);
+    return KEPT_SECONDS;
+}
+
+bool coherence_keep_cache(const struct driver *d, struct inode *inode, const struct wire_attr *attr,
+                          uint64_t stamp)
+{
+    bool right = (inode->flags & INODE_CACHED) && d->coherence && d->coherence->live;
+    if ((attr->flags & WIRE_ATTR_COVERED) && keeps(d, inode, stamp))
+        inode->flags |= INODE_CACHED;
+    else
+        inode->flags &= (uint8_t)~INODE_CACHED;
+    return right;
+}
+
+/* --- what is taken back ------------------------------------------------------------ */
+
+static void no_memory(struct driver *d)
+{
+    log_error("out of memory: the kernel cannot be told of changes");
+    driver_end(d, -ENOMEM);
+}
+
+static int forget_all(struct driver *d, struct notifier *n)
+{
+    size_t cursor = 0;
+    int r = 0;
+    d->inodes.unknown_stamp = ++d->inodes.stamp;
+    for (struct inode *i = NULL; r == 0 && (i = inode_next(&d->inodes, &cursor, i));) {
+        i->flags &= (uint8_t)~INODE_CACHED;
+        if (!i->nlookup)
+            continue;
+        r = notifier_inode(n, i->id, true);
+        if (r == 0 && i->parent)
+            r = notifier_entry(n, i->parent->id, bytes_of(i->name, i->name_len));
+    }
+    return r;
+}
+
+static int forget_inode(struct driver *d, struct notifier *n, struct inode *i,
+                        const struct wire_change *change)
+{
+    bool content = change->kinds & (WIRE_CHANGE_CONTENT | WIRE_CHANGE_NAME);
+    inode_changed(&d->inodes, i);
+    if (content)
+        i->flags &= (uint8_t)~INODE_CACHED;
+    int r = notifier_inode(n, i->id, content);
+    if (r == 0 && (change->kinds & WIRE_CHANGE_NAME) && change->name.len)
+        r = notifier_entry(n, i->id, change->name);
+    return r;
+}
+
+static int take_change(struct driver *d, struct notifier *n, const struct wire_change *change)
+{
+    if (change->kinds & WIRE_CHANGE_ALL)
+        return forget_all(d, n);
+    struct inode *i = inode_identified(&d->inodes, change->ino, change->generation, NULL);
+    if (!i)
+        d->inodes.unknown_stamp = ++d->inodes.stamp;
+    int r = 0;
+    for (; r == 0 && i; i = inode_identified(&d->inodes, change->ino, change->generation, i))
+        r = forget_inode(d, n, i, change);
+    return r;
+}
+
+static void on_forgotten(void *context, uint64_t position)
+{
+    struct driver *d = context;
+    struct coherence *c = d->coherence;
+    if (!c || !c->tag || !d->client)
+        return;
+    const struct wire_message seen = {.type = WIRE_SEEN, .seen.position = position};
+    (void)client_send(d->client, c->tag, &seen);
+}
+
+void coherence_forget(struct driver *d)
+{
+    if (d->coherence && forget_all(d, d->coherence->notifier) < 0)
+        no_memory(d);
+}
+
+static void on_renamed(void *context, uint64_t move)
+{
+    struct driver *d = context;
+    inode_rename_settled(&d->inodes, move);
+}
+
+void coherence_renamed(struct driver *d, const struct inode *to, struct bytes name)
+{
+    struct coherence *c = d->coherence;
+    /* Without memory it is done by the time that it takes at most. */
+    if (c && notifier_entry(c->notifier, to->id, name) == 0)
+        (void)notifier_then(c->notifier, on_renamed, d, d->inodes.move.number);
+}
+
+int coherence_when_forgotten(struct driver *d, notifier_done_fn *done, void *context,
+                             uint64_t number)
+{
+    if (d->coherence)
+        return notifier_then(d->coherence->notifier, done, context, number);
+    done(context, number);
+    return 0;
+}
+
+/* The kernel takes an alias for another directory, and a change it makes by the one for none of
+ * the other. */
+static int forget_alias(struct driver *d, struct notifier *n, struct inode *alias)
+{
+    size_t cursor = 0;
+    alias->flags |= INODE_ALIAS;
+    inode_changed(&d->inodes, alias);
+    int r = notifier_inode(n, alias->id, true);
+    for (struct inode *i = NULL; r == 0 && (i = inode_next(&d->inodes, &cursor, i));)
+        if (i->parent == alias)
+            r = notifier_entry(n, alias->id, bytes_of(i->name, i->name_len));
+    return r;
+}
+
+void coherence_entered(struct driver *d, struct inode *inode)
+{
+    if (!d->coherence || (inode->flags & INODE_ALIAS) ||
+        (inode->type != S_IFDIR && inode->type != S_IFLNK))
+        return;
+    struct inode *i = NULL;
+    int r = 0;
+    while (r == 0 && (i = inode_identified(&d->inodes, inode->ino, inode->generation, i)))
+        if (i != inode && !(i->flags & INODE_ALIAS))
+            r = forget_alias(d, d->coherence->notifier, i);
+    if (inode_identified(&d->inodes, inode->ino, inode->generation, NULL) != inode ||
+        inode_identified(&d->inodes, inode->ino, inode->generation, inode))
+        inode->flags |= INODE_ALIAS;
+    if (r < 0)
+        no_memory(d);
+}
+
+void coherence_appended(struct driver *d, struct inode *inode)
+{
+    inode->flags &= (uint8_t)~INODE_CACHED;
+    if (d->coherence && notifier_inode(d->coherence->notifier, inode->id, true) < 0)
+        no_memory(d);
+}
+
+/* --- the lease ---------------------------------------------------------------------- */
+
+static void end_live(struct driver *d)
+{
+    struct coherence *c = d->coherence;
+    if (!c->live)
+        return;
+    c->live = false;
+    if (forget_all(d, c->notifier) < 0)
+        no_memory(d);
+}
+
+static void arm(struct event *event, uint64_t ms)
+{
+    const struct timeval tv = {.tv_sec = (time_t)(ms / 1000),
+                               .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
+    (void)event_add(event, &tv);
+}
+
+static void on_expired(evutil_socket_t fd, short what, void *context)
+{
+    struct driver *d = context;
+    struct coherence *c = d->coherence;
+    uint64_t now = clock_monotonic_ns();
+    if (c->lease_end_ns > now) {
+        arm(c->expire, (c->lease_end_ns - now) / NSEC_PER_MSEC + 1);
+        return;
+    }
+    if (c->live)
+        log_info("the service has not answered for %d ms: nothing is kept any more", WIRE_LEASE_MS);
+    end_live(d);
+}
+
+static void on_pong(void *context, int error, const struct wire_message *reply)
+{
+    struct driver *d = context;
+    struct coherence *c = d->coherence;
+    c->asked = false;
+    if (error < 0)
+        return;
+    c->lease_end_ns = c->asked_ns + WIRE_LEASE_MS * NSEC_PER_MSEC;
+    arm(c->expire, WIRE_LEASE_MS);
+    /* Whatever changed before the service answered has been reported before the answer. */
+    if (c->tag && !c->live)
+        c->live = true;
+}
+
+static void on_renew(evutil_socket_t fd, short what, void *context)
+{
+    struct driver *d = context;
+    struct coherence *c = d->coherence;
+    uint64_t stuck = notifier_stuck_ns(c->notifier);
+    if (stuck > STUCK_NS && !c->stuck)
+        log_warning("the kernel has not let go of a cached file for %d s",
+                    (int)(stuck / NSEC_PER_SEC));
+    c->stuck = stuck > STUCK_NS;
+    if (!c->tag || !d->client)
+        return;
+    arm(c->renew, RENEW_MS);
+    if (c->asked)
+        return;
+    const struct wire_message ping = {.type = WIRE_PING};
+    const struct client_call call = {.reply = on_pong, .context = d};
+    c->asked_ns = clock_monotonic_ns();
+    c->asked = client_call(d->client, &ping, &call, NULL) == 0;
+}
+
+/* --- the subscription -------------------------------------------------------------- */
+
+static void on_changes(void *context, uint64_t tag, const struct wire_message *item)
+{
+    struct driver *d = context;
+    struct coherence *c = d->coherence;
+    const struct wire_changes *changes = &item->changes;
+    uint32_t offset = 0;
+    struct bytes element;
+    int r = 0;
+    c->tag = tag;
+    while (r == 0 && wire_list_next(&changes->items, &offset, &element)) {
+        struct wire_message m;
+        if (wire_decode(WIRE_CHANGE, element, &m) < 0) {
+            log_error("the service reports a change that cannot be read");
+            r = forget_all(d, c->notifier);
+            break;
+        }
+        r = take_change(d, c->notifier, &m.change);
+    }
+    if (r == 0)
+        r = notifier_then(c->notifier, on_forgotten, d, changes->position);
+    if (r < 0) {
+        no_memory(d);
+        return;
+    }
+    (void)client_grant(d->client, tag, session_item_cost(WIRE_CHANGES, changes->items.len));
+    if (!changes->items.count)
+        on_renew(-1, 0, d);
+}
+
+static void on_unsubscribed(void *context, int error, const struct wire_message *reply)
+{
+    struct driver *d = context;
+    struct coherence *c = d->coherence;
+    c->tag = 0;
+    if (reply)
+        log_warning("the service does not report changes any more: %s", strerror(-error));
+    end_live(d);
+    /* Once more: what was kept is gone, and a service that is only late is worth asking. */
+    if (reply && error == -ETIMEDOUT)
+        coherence_connected(d);
+}
+
+void coherence_connected(struct driver *d)
+{
+    struct coherence *c = d->coherence;
+    if (!c || c->tag || !d->client)
+        return;
+    const struct wire_message m = {.type = WIRE_SUBSCRIBE};
+    const struct client_call call = {.reply = on_unsubscribed, .item = on_changes, .context = d};
+    int r = client_call(d->client, &m, &call, NULL);
+    if (r < 0)
+        log_warning("changes are not reported: %s", strerror(-r));
+}
+
+void coherence_disconnected(struct driver *d)
+{
+    struct coherence *c = d->coherence;
+    if (!c)
+        return;
+    c->tag = 0;
+    c->asked = false;
+    end_live(d);
+}
+
+int coherence_new(struct driver *d, struct fuse_session *session)
+{
+    if (d->options->cache_off)
+        return 0;
+    struct coherence *c = calloc(1, sizeof *c);
+    if (!c)
+        return -ENOMEM;
+    c->driver = d;
+    d->coherence = c;
+    c->renew = evtimer_new(d->base, on_renew, d);
+    c->expire = evtimer_new(d->base, on_expired, d);
+    if (!c->renew || !c->expire)
+        return -ENOMEM;
+    int r = notifier_new(d->base, session, &c->notifier);
+    if (r == 0)
+        coherence_connected(d);
+    return r;
+}
+
+void coherence_free(struct driver *d)
+{
+    struct coherence *c = take_ptr(d->coherence);
+    if (!c)
+        return;
+    notifier_free(c->notifier);
+    if (c->renew)
+        event_free(c->renew);
+    if (c->expire)
+        event_free(c->expire);
+    free(c);
+}

@@ -1,0 +1,55 @@
+/* What the kernel may keep of what it was told.
+ *
+ * While the mount is subscribed (SUBSCRIBE) and has its lease, the service reports every change
+ * that others make to what this mount knows, and what the kernel is told may be kept until then.
+ * A change is first noted here, so that answers asked for before it came are not kept, then
+ * taken from the kernel, then confirmed to the service (SEEN). Without a subscription every answer
+ * is to be asked for again at once. */
+#pragma once
+
+#include "driver.h"
+#include "notifier.h"
+
+/* After the kernel's INIT. With cache=no there is nothing to do, here and below. -ENOMEM and
+ * others. */
+int coherence_new(struct driver *d, struct fuse_session *session);
+void coherence_free(struct driver *d);
+
+/* There is a connection; there is none any more. */
+void coherence_connected(struct driver *d);
+void coherence_disconnected(struct driver *d);
+
+/* To be called when an inode may have been made: a directory or symbolic link that has one already,
+ * at another place, is not kept under either. */
+void coherence_entered(struct driver *d, struct inode *inode);
+
+/* This mount has written where the kernel does not know: what it has cached there is not right. */
+void coherence_appended(struct driver *d, struct inode *inode);
+
+/* A rename into another directory, to, has been answered: the kernel does it under the locks of
+ * both directories, and what it is told to forget of them waits for these. inode_rename_settled is
+ * called when it is done. */
+void coherence_renamed(struct driver *d, const struct inode *to, struct bytes name);
+
+/* Nothing that was answered is right any more: other rules are in force. It takes locks of the
+ * kernel that the running request may hold, and so goes on beside it. */
+void coherence_forget(struct driver *d);
+/* Calls done when the kernel has forgotten all it was to forget until now. With cache=no it is
+ * called at once. -ENOMEM: not called. */
+int coherence_when_forgotten(struct driver *d, notifier_done_fn *done, void *context,
+                             uint64_t number);
+
+/* For how many seconds the kernel may keep these attributes, which were asked for when
+ * inode_table.stamp was `stamp`. */
+double coherence_attr_timeout(const struct driver *d, const struct inode *inode,
+                              const struct wire_attr *attr, uint64_t stamp);
+
+/* And that this name of parent leads to the file, or (inode NULL) that there is none. */
+double coherence_entry_timeout(const struct driver *d, const struct inode *parent,
+                               const struct inode *inode, const struct wire_attr *attr,
+                               uint64_t stamp);
+
+/* Called when a file or directory is opened: true when what the kernel has cached of it is right.
+ * If not, it must be dropped now; from then on it is right until the next change by others. */
+bool coherence_keep_cache(const struct driver *d, struct inode *inode, const struct wire_attr *attr,
+                          uint64_t stamp);

@@ -1,0 +1,34 @@
+/* Telling the kernel to forget. Such a call can wait for locks that requests of the kernel hold,
+ * which only the driver's loop can answer, so it is made on a thread of its own. That thread
+ * knows nothing but numbers and names, and nobody waits for it. All functions are for the loop. */
+#pragma once
+
+#include <event2/event.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/bytes.h"
+
+struct fuse_session;
+struct notifier;
+
+/* session: its device is written to by the thread until notifier_free. -ENOMEM and others. */
+int notifier_new(struct event_base *base, struct fuse_session *session, struct notifier **ret);
+
+/* The device must have been closed or the mount be gone, so that no call waits. NULL is allowed. */
+void notifier_free(struct notifier *n);
+
+/* What is known of a file: attributes, and (content) cached pages; of a directory, its listing.
+ * All return -ENOMEM when that could not be noted; the kernel then knows what it should not. */
+int notifier_inode(struct notifier *n, uint64_t id, bool content);
+/* What a name in a directory leads to, or that there is none. It is looked up again when it is
+ * used next; a directory that is found unchanged then stays what it was for those in it. (Before
+ * Linux 6.2 it is cut off, and they find that it has no path any more.) */
+int notifier_entry(struct notifier *n, uint64_t parent, struct bytes name);
+/* Calls done, on the loop, when everything asked for before has been forgotten, or from
+ * notifier_free. */
+typedef void notifier_done_fn(void *context, uint64_t number);
+int notifier_then(struct notifier *n, notifier_done_fn *done, void *context, uint64_t number);
+
+/* For how long the kernel has not returned from the call it is in; 0: it is in none. */
+uint64_t notifier_stuck_ns(struct notifier *n);
