@@ -1,6 +1,7 @@
 /* berthfs, also known as mount.fuse.berth: the command. It checks what can be checked, leaves
  * the terminal, connects, mounts, and serves. */
 #include <fcntl.h>
+#include <jansson.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -90,14 +91,19 @@ static int wait_outcome(int fd)
     return EXIT_FAILURE;
 }
 
+/* True for directory itself, too. */
+static bool is_in(const char *path, const char *directory)
+{
+    size_t len = strcmp(directory, "/") == 0 ? 0 : strlen(directory);
+    return strncmp(path, directory, len) == 0 && (path[len] == '/' || path[len] == '\0');
+}
+
 /* Nothing that the driver itself needs may be reached through its own mount. */
 static int check_outside(const char *mountpoint, const char *what, const char *file,
                          struct failure *f)
 {
-    size_t len = strlen(mountpoint);
     _cleanup_free_ char *absolute = file ? realpath(file, NULL) : NULL;
-    if (absolute && strncmp(absolute, mountpoint, len) == 0 &&
-        (absolute[len] == '/' || absolute[len] == '\0'))
+    if (absolute && is_in(absolute, mountpoint))
         return failure_set(f, -ELOOP,
                            "%s %s lies under the mountpoint %s, where the mount would hide it",
                            what, file, mountpoint);
@@ -119,6 +125,33 @@ static int check_files(const struct driver *d, struct failure *f)
     int r = 0;
     for (size_t i = 0; r == 0 && i < ARRAY_SIZE(files); i++)
         r = check_outside(d->mountpoint, files[i].what, files[i].file, f);
+    return r;
+}
+
+/* The service of this machine must not come to the mount when it goes to its own files: it would
+ * wait for itself. */
+static int check_root(struct driver *d, struct client *client, struct failure *f)
+{
+    if (strncmp(d->settings->url, "unix:", 5) != 0)
+        return 0;
+    const struct wire_message m = {.type = WIRE_STATUS};
+    struct wire_frame *frame = NULL;
+    int r = client_call_sync(client, &m, 0, &frame, f);
+    if (r < 0)
+        return r;
+    struct bytes text = frame->message.status_reply.json;
+    json_t *status = json_loadb((const char *)text.data, text.len, 0, NULL);
+    wire_frame_free(frame);
+    const char *root = json_string_value(json_object_get(status, "root"));
+    _cleanup_free_ char *absolute = root ? realpath(root, NULL) : NULL;
+    if (absolute && is_in(d->mountpoint, absolute))
+        r = failure_set(f, -ELOOP,
+                        "mountpoint %s is inside %s, where the service keeps the workspaces; "
+                        "choose one outside",
+                        d->mountpoint, absolute);
+    else
+        r = check_outside(d->mountpoint, "the service's root", root, f);
+    json_decref(status);
     return r;
 }
 
@@ -204,7 +237,9 @@ static int start(struct driver *d, uint32_t *ret_minor, struct failure *f)
     r = client_connect(&options, DRIVER_AGENT, &client, f);
     if (r < 0)
         return r;
-    r = prune_tell(client, d->rules, f);
+    r = check_root(d, client, f);
+    if (r == 0)
+        r = prune_tell(client, d->rules, f);
     if (r == 0 && d->options->workspace)
         r = root_workspace(d, client, f);
     if (r == 0)

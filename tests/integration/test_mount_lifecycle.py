@@ -78,11 +78,21 @@ def test_mountpoints_that_do_not_do(berthfs, service, point, harness, run_berth)
     refused(berthfs(service.url, point / "demo"), "inside the mount", point)
     above = os.path.dirname(service.url.removeprefix("unix:"))
     refused(berthfs(service.url, above), "socket", "under the mountpoint")
+    refused(berthfs(service.url, "/"), "under the mountpoint /")
+    # The service would wait for itself.
+    for inside in (service.root, service.root / "workspaces" / "demo" / "tree"):
+        refused(berthfs(service.url, inside), f"mountpoint {inside} is inside {service.root}")
     assert "fuse.berth" not in {parts.find_mount(above) and parts.find_mount(above)["type"]}
 
 
 @pytest.mark.parametrize("arguments,words", [
     (["-o", "no_such_option"], ["no_such_option"]),
+    (["-o", "symlink=refuse"], ['unknown option "symlink=refuse", did you mean symlinks?']),
+    (["-o", "alow_other"], ["did you mean allow_other?"]),
+    (["-o", "noatme"], ["did you mean noatime?"]),
+    (["-o", "zzz"], ['unknown option "zzz"; see']),
+    (["-o", "token_file"], ["token_file", "needs a value"]),
+    (["-o", "ro=1"], ["option ro takes no value"]),
     (["-o", "timeout=soon"], ["timeout=soon", "seconds"]),
     (["-o", "owner=me"], ["owner=map"]),
     (["-o", "token_file="], ["token_file", "needs a value"]),
@@ -92,6 +102,11 @@ def test_mountpoints_that_do_not_do(berthfs, service, point, harness, run_berth)
 ])
 def test_wrong_usage(berthfs, service, point, arguments, words):
     refused(berthfs(service.url, point, *arguments), *words, status=2)
+
+
+@pytest.mark.parametrize("words", [["foo"], ["-o", "url=foo"]])
+def test_what_is_no_url(berthfs, point, words):
+    refused(berthfs(*words, point), "error: foo: not a URL of a service")
 
 
 def test_no_mountpoint(berthfs):
@@ -184,6 +199,9 @@ def test_an_ordinary_users_dead_driver_leaves_a_usable_directory(nobody, harness
 
 def test_what_an_ordinary_user_may_not(nobody):
     refused(nobody.run("berthfs", nobody.url, nobody.point, "-o", "owner=server"), "root")
+    for option in ("strictatime", "lazytime", "context=system_u:object_r:tmp_t:s0"):
+        refused(nobody.run("berthfs", nobody.url, nobody.point, "-o", f"ro,{option}"),
+                "only root may mount with the option", option)
     refused(nobody.run("berthfs", nobody.url, nobody.point, "-o", "allow_other"),
             "user_allow_other", "/etc/fuse.conf")
     os.chmod(nobody.point, 0o755)
