@@ -2,11 +2,13 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 
 #include "base/cleanup.h"
+#include "base/distance.h"
 
 const char options_usage[] =
     "Usage: berthfs [URL] MOUNTPOINT [-f] [-w ID] [-o OPTION,...]\n"
@@ -26,46 +28,42 @@ const char options_usage[] =
 
 /* Options that are for mount(8), systemd or the boot scripts, or that are always in force. */
 static const char *const ignored[] = {
-    "defaults",
-    "auto",
-    "noauto",
-    "user",
-    "nouser",
-    "users",
-    "owner",
-    "nogroup",
-    "group",
-    "_netdev",
-    "nofail",
-    "rw",
-    "dev",
-    "suid",
-    "exec",
-    "async",
-    "atime",
-    "diratime",
-    "relatime",
-    "norelatime",
-    "nostrictatime",
-    "loud",
-    "mand",
-    "nomand",
-    "auto_unmount",
-    "default_permissions",
-    "nolazytime",
-    "noiversion",
-    "fg",
-    "bg",
+    "defaults",   "auto",  "noauto",  "user",         "nouser",
+    "users",      "owner", "nogroup", "group",        "_netdev",
+    "nofail",     "dev",   "suid",    "relatime",     "norelatime",
+    "loud",       "mand",  "nomand",  "auto_unmount", "default_permissions",
+    "noiversion", "fg",    "bg",
 };
 
+/* Of two that contradict each other the last one holds: mount(8) puts what "user" implies first. */
 static const struct {
     const char *name;
     unsigned long flag;
+    bool off;
 } flags[] = {
-    {"ro", MS_RDONLY},         {"nosuid", MS_NOSUID},         {"nodev", MS_NODEV},
-    {"noexec", MS_NOEXEC},     {"sync", MS_SYNCHRONOUS},      {"dirsync", MS_DIRSYNC},
-    {"noatime", MS_NOATIME},   {"nodiratime", MS_NODIRATIME}, {"strictatime", MS_STRICTATIME},
-    {"lazytime", MS_LAZYTIME},
+    {"ro", MS_RDONLY, false},
+    {"rw", MS_RDONLY, true},
+    {"nosuid", MS_NOSUID, false},
+    {"nodev", MS_NODEV, false},
+    {"noexec", MS_NOEXEC, false},
+    {"exec", MS_NOEXEC, true},
+    {"sync", MS_SYNCHRONOUS, false},
+    {"async", MS_SYNCHRONOUS, true},
+    {"dirsync", MS_DIRSYNC, false},
+    {"noatime", MS_NOATIME, false},
+    {"atime", MS_NOATIME, true},
+    {"nodiratime", MS_NODIRATIME, false},
+    {"diratime", MS_NODIRATIME, true},
+    {"strictatime", MS_STRICTATIME, false},
+    {"nostrictatime", MS_STRICTATIME, true},
+    {"lazytime", MS_LAZYTIME, false},
+    {"nolazytime", MS_LAZYTIME, true},
+};
+
+/* Ours that have a value. */
+static const char *const valued[] = {
+    "url", "config", "token_file", "ca_file", "cert_file", "key_file", "workspace",
+    "log", "prune",  "timeout",    "owner",   "locks",     "symlinks", "system_prefixes",
 };
 
 static const char *const passed_on[] = {"context=", "fscontext=", "defcontext=", "rootcontext="};
@@ -155,6 +153,39 @@ static int add_kernel_option(struct options *o, const char *option, struct failu
     return 0;
 }
 
+struct nearest {
+    const char *name;
+    size_t edits;
+};
+
+static void consider(struct nearest *n, const char *word, const char *name)
+{
+    size_t edits = word_distance(word, name);
+    /* A third of the name changed is no likeness: most options are short. */
+    if (edits < n->edits && edits * 3 <= strlen(name))
+        *n = (struct nearest){name, edits};
+}
+
+static int unknown_option(const char *option, struct failure *f)
+{
+    struct nearest n = {.edits = SIZE_MAX};
+    size_t len = strcspn(option, "=");
+    _cleanup_free_ char *word = strndup(option, len);
+    if (!word)
+        return failure_set(f, -ENOMEM, "out of memory");
+    for (size_t i = 0; i < ARRAY_SIZE(valued); i++)
+        consider(&n, word, valued[i]);
+    if (n.edits == 0)
+        return failure_set(f, -EINVAL, "option %s needs a value", option);
+    for (size_t i = 0; i < ARRAY_SIZE(flags); i++)
+        consider(&n, word, flags[i].name);
+    consider(&n, word, "allow_other");
+    if (n.edits == 0)
+        return failure_set(f, -EINVAL, "option %s takes no value", n.name);
+    return failure_set(f, -EINVAL, "unknown option \"%s\"%s%s%s; see berthfs(8)", option,
+                       n.name ? ", did you mean " : "", n.name ? n.name : "", n.name ? "?" : "");
+}
+
 static int apply_option(struct options *o, const char *option, struct failure *f)
 {
     const struct {
@@ -194,11 +225,10 @@ static int apply_option(struct options *o, const char *option, struct failure *f
         o->allow_other = true;
         return 0;
     }
-    if (strcmp(option, "rw") == 0)
-        o->mount_flags &= ~(unsigned long)MS_RDONLY;
     for (size_t i = 0; i < ARRAY_SIZE(flags); i++)
         if (strcmp(option, flags[i].name) == 0) {
-            o->mount_flags |= flags[i].flag;
+            o->mount_flags &= ~flags[i].flag;
+            o->mount_flags |= flags[i].off ? 0 : flags[i].flag;
             return 0;
         }
     for (size_t i = 0; i < ARRAY_SIZE(ignored); i++)
@@ -213,7 +243,7 @@ static int apply_option(struct options *o, const char *option, struct failure *f
             return add_kernel_option(o, option, f);
     if (strcmp(option, "allow_root") == 0)
         return failure_set(f, -EINVAL, "allow_root is not supported; see allow_other");
-    return failure_set(f, -EINVAL, "unknown option \"%s\"; see berthfs(8)", option);
+    return unknown_option(option, f);
 }
 
 /* Options are separated by commas; "\," is a comma within one (exec: URLs have them). */
@@ -280,6 +310,24 @@ static int apply_switch(struct options *o, int c, bool helper, struct failure *f
     return failure_set(f, -EINVAL, "unknown option -%c; see berthfs --help", c == '?' ? optopt : c);
 }
 
+/* fusermount3, which mounts for users who are not root, takes no other options than its own. */
+static int check_ordinary_user(const struct options *o, struct failure *f)
+{
+    static const unsigned long root_flags = MS_STRICTATIME | MS_LAZYTIME;
+    if (o->owner_server)
+        return failure_set(f, -EPERM,
+                           "owner=server shows the owners at the service, which only root "
+                           "may ask for; leave it out to see the files as your own");
+    for (size_t i = 0; i < ARRAY_SIZE(flags); i++)
+        if (!flags[i].off && (o->mount_flags & flags[i].flag & root_flags))
+            return failure_set(f, -EPERM, "only root may mount with the option %s; leave it out",
+                               flags[i].name);
+    if (o->kernel_options)
+        return failure_set(f, -EPERM, "only root may mount with the option %s; leave it out",
+                           o->kernel_options);
+    return 0;
+}
+
 int options_parse(int argc, char *const argv[], bool helper, struct options *ret,
                   struct failure *ret_failure)
 {
@@ -325,10 +373,9 @@ int options_parse(int argc, char *const argv[], bool helper, struct options *ret
             r = set_string(&o.url, positional[0], ret_failure);
         if (r < 0)
             return r;
-        if (o.owner_server && getuid() != 0)
-            return failure_set(ret_failure, -EPERM,
-                               "owner=server shows the owners at the service, which only root "
-                               "may ask for; leave it out to see the files as your own");
+        r = getuid() == 0 ? 0 : check_ordinary_user(&o, ret_failure);
+        if (r < 0)
+            return r;
     }
     *ret = o;
     o = (struct options){0};

@@ -4,8 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Words longer than this are no misspelt command; bounds the work below. */
-#define WORD_MAX 16
+#include "base/distance.h"
 
 /* What people type who come from other tools. */
 static const struct {
@@ -59,34 +58,6 @@ void help_print_command(const struct cli_command *command)
     (void)fputs(command->usage, stdout);
 }
 
-static size_t least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Edits (insert, delete, replace, swap two neighbours) from one word to the other. */
-static size_t distance(const char *a, const char *b)
-{
-    size_t rows = strlen(a);
-    size_t columns = strlen(b);
-    size_t d[WORD_MAX + 1][WORD_MAX + 1];
-    if (rows > WORD_MAX || columns > WORD_MAX)
-        return SIZE_MAX;
-    for (size_t i = 0; i <= rows; i++) {
-        for (size_t k = 0; k <= columns; k++) {
-            if (i == 0 || k == 0) {
-                d[i][k] = i + k;
-                continue;
-            }
-            size_t replace = d[i - 1][k - 1] + (a[i - 1] != b[k - 1]);
-            d[i][k] = least(replace, least(d[i - 1][k], d[i][k - 1]) + 1);
-            if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1])
-                d[i][k] = least(d[i][k], d[i - 2][k - 2] + 1);
-        }
-    }
-    return d[rows][columns];
-}
-
 struct nearest {
     const char *command;
     size_t edits;
@@ -94,10 +65,10 @@ struct nearest {
 
 static void consider(struct nearest *n, const char *word, const char *name, const char *command)
 {
-    size_t edits = distance(word, name);
+    size_t edits = word_distance(word, name);
     /* The start of a name, as people abbreviate, is as near as one edit. */
     if (strlen(word) >= 2 && strncmp(name, word, strlen(word)) == 0)
-        edits = least(edits, 1);
+        edits = edits < 1 ? edits : 1;
     /* Half of the word changed is no likeness. */
     if (edits < n->edits && edits * 2 <= strlen(name))
         *n = (struct nearest){command, edits};

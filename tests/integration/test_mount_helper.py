@@ -124,3 +124,12 @@ def test_an_ordinary_user_and_fstab(harness, service, run_berth, in_namespace):
         """, fstab=f"{url}  {point}  fuse.berth  noauto,user,_netdev  0  0\n", env=env)
     assert result.returncode == 0, result
     assert result.stdout == f"nobody {point}/mine\nPermission denied\n", result
+    # "user" implies noexec, which an exec behind it takes back, as in the manual page's line.
+    for options, executable in (("user", False), ("user,exec", True)):
+        result = in_namespace(
+            f"""
+            {AS_NOBODY} mount {point}
+            grep " {point} " /proc/self/mountinfo
+            {AS_NOBODY} umount {point}
+            """, fstab=f"{url}  {point}  fuse.berth  noauto,{options},_netdev  0  0\n", env=env)
+        assert result.returncode == 0 and ("noexec" not in result.stdout) == executable, result
