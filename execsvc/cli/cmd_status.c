@@ -118,6 +118,11 @@ static int64_t number(json_t *object, const char *key)
     return json_integer_value(json_object_get(object, key));
 }
 
+static const char *plural(int64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
 static void print_duration(int64_t seconds)
 {
     if (seconds < 120)
@@ -142,9 +147,9 @@ static void print_visibility(const char *indent, const char *name, int64_t rules
         print_text(name);
         (void)printf(": ");
     }
-    (void)printf("%" PRId64 " rules of visibility; left out of listings: %" PRId64
+    (void)printf("%" PRId64 " rule%s of visibility; left out of listings: %" PRId64
                  " unlisted, %" PRId64 " hidden\n",
-                 rules, unlisted, hidden);
+                 rules, plural(rules), unlisted, hidden);
 }
 
 static void print_service_visibility(json_t *visibility)
@@ -184,11 +189,13 @@ static void print_service(json_t *service)
         print_text(root);
         (void)printf("\n  ");
     }
-    (void)printf("%" PRId64 " workspaces, %" PRId64 " commands running, %" PRId64
-                 " connections, %" PRId64 " open files\n",
-                 number(service, "workspaces"), number(json_object_get(service, "exec"), "running"),
-                 number(json_object_get(service, "connections"), "open"),
-                 number(service, "handles"));
+    int64_t workspaces = number(service, "workspaces"), files = number(service, "handles");
+    int64_t commands = number(json_object_get(service, "exec"), "running");
+    int64_t connections = number(json_object_get(service, "connections"), "open");
+    (void)printf("%" PRId64 " workspace%s, %" PRId64 " command%s running, %" PRId64
+                 " connection%s, %" PRId64 " open file%s\n",
+                 workspaces, plural(workspaces), commands, plural(commands), connections,
+                 plural(connections), files, plural(files));
     print_changes(json_object_get(service, "changes"));
     print_service_visibility(json_object_get(service, "visibility"));
 }
@@ -197,11 +204,21 @@ static void print_locks(json_t *stats)
 {
     int64_t held = number(stats, "locks"), lost = number(stats, "locks_lost");
     if (held)
-        (void)printf("    locks held by %" PRId64 " owners\n", held);
+        (void)printf("    locks held by %" PRId64 " owner%s\n", held, plural(held));
     if (lost)
         (void)printf("    LOST with the connection: locks of %" PRId64
-                     " owners; their open files answer EIO\n",
-                     lost);
+                     " owner%s; their open files answer EIO\n",
+                     lost, plural(lost));
+}
+
+static void print_driver(json_t *stats)
+{
+    int64_t known = number(stats, "inodes"), trips = number(stats, "round_trips");
+    int64_t again = number(stats, "reconnects");
+    (void)printf("\n    berthfs pid %" PRId64 ", %" PRId64 " file%s known, %" PRId64
+                 " open, %" PRId64 " round trip%s, %" PRId64 " reconnection%s",
+                 number(stats, "pid"), known, plural(known), number(stats, "handles"), trips,
+                 plural(trips), again, plural(again));
 }
 
 static void print_mount(json_t *mount)
@@ -221,10 +238,7 @@ static void print_mount(json_t *mount)
     }
     json_t *stats = json_object_get(mount, "stats");
     if (stats)
-        (void)printf("\n    berthfs pid %" PRId64 ", %" PRId64 " files known, %" PRId64
-                     " open, %" PRId64 " round trips, %" PRId64 " reconnections",
-                     number(stats, "pid"), number(stats, "inodes"), number(stats, "handles"),
-                     number(stats, "round_trips"), number(stats, "reconnects"));
+        print_driver(stats);
     const char *error = json_string_value(json_object_get(mount, "error"));
     if (error) {
         (void)printf("\n    ");
@@ -234,9 +248,7 @@ static void print_mount(json_t *mount)
     print_visibility("    ", NULL, number(json_object_get(mount, "visibility"), "rules"), stats);
     int64_t refused = number(stats, "links_refused");
     if (refused)
-        (void)printf("    symbolic links that lead out of their workspace: refused %" PRId64
-                     " times\n",
-                     refused);
+        (void)printf("    symbolic links refused: %" PRId64 " time%s\n", refused, plural(refused));
     print_locks(stats);
 }
 

@@ -256,11 +256,13 @@ static int on_mount(const struct cli *cli, const struct wish *w)
     _cleanup_buffer_ struct buffer rules = {0};
     struct failure failure;
     int r = here_find(w->mount, &here, &failure);
-    if (r == 0) {
-        r = read_mount(here.mountpoint, &rules);
-        if (r < 0)
-            (void)failure_set(&failure, r, "%s", strerror(-r));
+    if (r < 0) {
+        cli_error(cli, "%s", failure.text);
+        return CLI_FAILED;
     }
+    r = read_mount(here.mountpoint, &rules);
+    if (r < 0)
+        (void)failure_set(&failure, r, "%s", strerror(-r));
     if (r == 0 && (w->clear || w->add))
         r = change_mount(here.mountpoint, w, &rules, &failure);
     if (r < 0) {

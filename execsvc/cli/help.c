@@ -29,9 +29,10 @@ void help_print_overview(void)
         (void)printf("  %-10s %s\n", c->name, c->summary);
     (void)fputs("\n"
                 "Options, before the command\n"
-                "  --url URL           the service: unix:/path, https://host:port, or\n"
-                "                      'exec:COMMAND …', whose input and output are the stream\n"
-                "  --token-file FILE   bearer token for https (first line that is no comment)\n"
+                "  --url URL           the service: unix:/path, https://host:port,\n"
+                "                      http://loopback:port, or 'exec:COMMAND …', whose input\n"
+                "                      and output are the stream\n"
+                "  --token-file FILE   bearer token for https and http (its first line)\n"
                 "  --ca-file FILE      authority that signed the service's certificate\n"
                 "  --cert-file FILE    our own certificate, if the service asks for one\n"
                 "  --key-file FILE     and its key\n"

@@ -462,6 +462,24 @@ def test_umount_of_several_goes_on_after_a_failure(run_berth, harness, mounted):
     assert not parts.find_mount(mounted) and not parts.find_mount(other)
 
 
+@pytest.mark.parametrize("words", [["visibility", "-m", "/nosuch"], ["umount", "/nosuch"]])
+def test_a_missing_place_is_named_once(run_berth, service, words):
+    result = fails(run_berth(*words), "/nosuch: No such file or directory")
+    assert result.stderr.count("/nosuch") == 1
+
+
+def test_the_manual_page_names_what_exec_gives(run_berth, service):
+    """The members of its object, and the environment of a command."""
+    page = (parts.REPOSITORY / "docs/man/berth.1.scd").read_text()
+    run_berth("create", "demo", check=True)
+    told = json.loads(run_berth("exec", "-w", "demo", "--json", "--", "/usr/bin/env", check=True).stdout)
+    words = [name for name in told if not name.startswith("stderr_")]
+    words += [line.partition("=")[0] for line in told["stdout"].splitlines()]
+    assert {"verdict", "coherence", "PATH", "HOME", "BERTH_WORKSPACE", "BERTH_THREAD_ID"} <= set(words)
+    section = page[page.index("# ENVIRONMENT OF A COMMAND"):page.index("# EXIT STATUS")]
+    assert [word for word in words if f"*{word}*" not in section] == []
+
+
 # --- status --------------------------------------------------------------------------------
 
 def test_status(run_berth, service, mounted):
@@ -472,8 +490,23 @@ def test_status(run_berth, service, mounted):
     assert mount["state"] == "connected" and mount["url"] == service.url
     assert mount["stats"]["pid"] == pid_of(mounted)
     text = run_berth("status", check=True).stdout
-    assert f"Service {service.url}" in text and "1 workspaces" in text
+    assert f"Service {service.url}" in text and "1 workspace, " in text
     assert f"{mounted}  connected" in text
+
+
+def test_status_counts_as_people_do(run_berth, service, mounted):
+    assert re.search(r"\b1 workspace, 0 commands running, \d+ connections, 0 open files$",
+                     run_berth("status", check=True).stdout, re.MULTILINE)
+    run_berth("visibility", "--mount", mounted, "-a", "a", check=True)
+    run_berth("create", "other", check=True)
+    text = run_berth("status", check=True).stdout
+    assert re.search(r"\b2 workspaces, ", text) and "1 rule of visibility;" in text
+    assert not re.search(r"\b1 (?!unlisted|hidden)\w+s\b", text), text
+
+
+def test_peak_of_memory_is_no_less_than_what_is_in_use(run_berth, service):
+    state = json.loads(run_berth("status", "--json", check=True).stdout)["service"]
+    assert state["resident_bytes_max"] >= state["resident_bytes"] > 0
 
 
 def test_status_of_a_mount_without_its_service(run_berth, service, mounted):
