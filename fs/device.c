@@ -105,6 +105,18 @@ bool device_open_kills_priv(const struct driver *d)
            (c && (c->open_flags & FUSE_OPEN_KILL_SUIDGID));
 }
 
+uint64_t device_current_unique(const struct driver *d)
+{
+    return ((const struct fuse_in_header *)d->device->buffer.mem)->unique;
+}
+
+void device_answer_interrupted(const struct driver *d, uint64_t unique)
+{
+    const struct fuse_out_header out = {.len = sizeof out, .error = -EINTR, .unique = unique};
+    /* It fails when the kernel has the answer already. */
+    (void)!write(fuse_session_fd(d->device->session), &out, sizeof out);
+}
+
 bool device_direct_allows_mmap(const struct driver *d)
 {
     return d->device->init_wanted & FUSE_DIRECT_IO_ALLOW_MMAP;

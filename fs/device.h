@@ -13,5 +13,11 @@ void device_free(struct device *dev);
 bool device_write_kills_priv(const struct driver *d);
 bool device_open_kills_priv(const struct driver *d);
 
+/* The kernel's number of the request that is being handled. */
+uint64_t device_current_unique(const struct driver *d);
+
+/* Tells the kernel EINTR for a request that is answered later once more, in vain. */
+void device_answer_interrupted(const struct driver *d, uint64_t unique);
+
 /* Whether files that are open past the page cache can be mapped nevertheless. */
 bool device_direct_allows_mmap(const struct driver *d);

@@ -3,6 +3,7 @@
 #include "coherence.h"
 
 #include <limits.h>
+#include <linux/fuse.h>
 #include <sys/mount.h>
 
 /* List bytes asked of the server: the first page answers small directories in one round trip
@@ -107,6 +108,20 @@ static bool page_add_inode(struct page *p, const struct listing *l, const char *
     return true;
 }
 
+/* The page did not arrive: the kernel got none of its references. */
+static void page_forget(const struct page *p)
+{
+    struct inode_table *inodes = &p->r->driver->inodes;
+    const struct fuse_direntplus *entry;
+    for (size_t at = 0; at < p->len; at += FUSE_DIRENTPLUS_SIZE(entry)) {
+        entry = (const void *)(p->data + at);
+        struct inode *i =
+            entry->entry_out.nodeid ? inode_get(inodes, entry->entry_out.nodeid) : NULL;
+        if (i)
+            inode_forget(inodes, i, 1);
+    }
+}
+
 static bool name_fits_kernel(struct bytes name)
 {
     return !memchr(name.data, '/', name.len) && !memchr(name.data, '\0', name.len) &&
@@ -174,7 +189,8 @@ static void answer(struct request *r, off_t off)
     if (error < 0 && p.len == 0) {
         request_fail(r, -EIO);
     } else {
-        (void)fuse_reply_buf(r->fuse, p.data, p.len);
+        if (fuse_reply_buf(r->fuse, p.data, p.len) != 0 && r->plus)
+            page_forget(&p);
         request_free(r);
     }
     free(p.data);

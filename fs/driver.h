@@ -14,6 +14,7 @@
 struct coherence;
 struct connection;
 struct device;
+struct interrupts;
 struct request;
 struct stop;
 struct supervisor;
@@ -58,6 +59,7 @@ struct driver {
 
     struct device *device;
     struct coherence *coherence; /* NULL: nothing is kept */
+    struct interrupts *interrupts; /* NULL: none has been */
     struct stop *stop;
     struct supervisor *supervisor;
 

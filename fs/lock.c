@@ -1,5 +1,7 @@
 #include "lock.h"
 
+#include "interrupt.h"
+
 #include <fcntl.h>
 #include <sys/file.h>
 
@@ -215,6 +217,7 @@ static void locked(struct request *r, int error, const struct wire_message *repl
 
 static void interrupted(fuse_req_t req, void *context)
 {
+    interrupt_signalled(context);
     request_cancel(context);
 }
 

@@ -13,6 +13,7 @@
 #include "coherence.h"
 #include "connection.h"
 #include "device.h"
+#include "interrupt.h"
 #include "mount.h"
 #include "names/thread_id.h"
 #include "options.h"
@@ -287,6 +288,7 @@ static int drive(struct driver *d, struct outcome *outcome)
     request_fail_all(d, -EIO);
     stop_free(d);
     coherence_free(d);
+    interrupt_release(d);
     device_free(d->device);
     driver_release(d);
     if (left_behind)

@@ -2,6 +2,7 @@
 
 #include "climb.h"
 #include "coherence.h"
+#include "interrupt.h"
 
 #include <sys/stat.h>
 
@@ -59,12 +60,14 @@ struct request *request_start(fuse_req_t fuse, enum wire_type type, const char *
         (void)fuse_reply_err(fuse, -error);
         return NULL;
     }
+    interrupt_watch(r);
     return r;
 }
 
 void request_free(struct request *r)
 {
     struct driver *d = r->driver;
+    interrupt_forget(r);
     handle_unpin(&d->handles, r->handle);
     handle_unpin(&d->handles, r->output);
     inode_unpin(&d->inodes, r->inode);

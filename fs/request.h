@@ -33,6 +33,9 @@ struct request {
     struct buffer storage;       /* data that had to be kept because the request waits */
     uint32_t connection;         /* on which it was sent */
 
+    uint64_t unique; /* the kernel's number of it */
+    bool watched;    /* see interrupt.h */
+
     struct request *next;
     uint64_t deadline_ns;
     bool deferred;

@@ -20,7 +20,7 @@ static void root_stat(const struct driver *d, struct stat *ret)
     *ret = (struct stat){
         .st_ino = ROOT_INO,
         .st_mode = S_IFDIR | 0755,
-        .st_nlink = 2,
+        .st_nlink = 1, /* as others say who do not count subdirectories */
         .st_uid = d->uid,
         .st_gid = d->gid,
         .st_blksize = 4096,
