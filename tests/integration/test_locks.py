@@ -487,7 +487,7 @@ def test_a_lock_that_somebody_else_got_is_lost(shaky, run_berth):
     assert one.refused("lock", SETLK, "a", RD, 0, 0) == errno.EIO
     assert two("write", "a", "others") == 6
     assert mount.stats()["locks_lost"] == 1
-    assert "LOST with the connection: locks of 1 owners" in run_berth("status").stdout
+    assert "LOST with the connection: locks of 1 owner" in run_berth("status").stdout
     assert 'a lock on "f" was lost with the connection' in mount.log
     one("close", "a")
     one("open", "a", os.O_RDWR)
