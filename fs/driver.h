@@ -58,7 +58,7 @@ struct driver {
     struct climbs *climbs; /* NULL: there were none (climb.c) */
 
     struct device *device;
-    struct coherence *coherence; /* NULL: nothing is kept */
+    struct coherence *coherence;   /* NULL: nothing is kept */
     struct interrupts *interrupts; /* NULL: none has been */
     struct stop *stop;
     struct supervisor *supervisor;
