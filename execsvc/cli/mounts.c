@@ -1,9 +1,11 @@
 #include "cli/mounts.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include "cli/bounded.h"
@@ -27,15 +29,35 @@ const char *mount_state_name(enum mount_state state)
     return NULL;
 }
 
+/* Whether its root is still there, which the driver need not know before the service is asked. */
+static int ask_root(const void *context, struct buffer *out)
+{
+    const struct mount_row *row = context;
+    struct statx stx;
+    (void)out;
+    return statx(AT_FDCWD, row->point, AT_STATX_FORCE_SYNC | AT_NO_AUTOMOUNT, STATX_BASIC_STATS,
+                 &stx) < 0
+               ? -errno
+               : 0;
+}
+
 enum mount_state mount_state_read(const struct mount_row *row, json_t **ret_info,
                                   struct failure *failure)
 {
     *ret_info = NULL;
     int r = here_mount_read(row, MOUNT_STATE_DEADLINE_MS, ret_info, failure);
-    if (r == 0)
-        return json_is_false(json_object_get(json_object_get(*ret_info, "stats"), "connected"))
-                   ? MOUNT_DISCONNECTED
-                   : MOUNT_CONNECTED;
+    if (r == 0 && json_is_false(json_object_get(json_object_get(*ret_info, "stats"), "connected")))
+        return MOUNT_DISCONNECTED;
+    if (r == 0) {
+        _cleanup_buffer_ struct buffer nothing = {0};
+        r = bounded_run(ask_root, row, MOUNT_STATE_DEADLINE_MS, &nothing);
+        if (r == 0)
+            return MOUNT_CONNECTED;
+        json_decref(*ret_info);
+        *ret_info = NULL;
+        (void)failure_set(failure, r, "the mount at %s cannot be used: %s", row->point,
+                          strerror(-r));
+    }
     return r == -ENOTCONN    ? MOUNT_DEAD
            : r == -ETIMEDOUT ? MOUNT_SILENT
            : r == -EPERM     ? MOUNT_FOREIGN
