@@ -150,19 +150,19 @@ static int failure_unix(struct stream *s, int error, struct failure *f)
     case ENOENT:
     case ENOTDIR:
         return failure_set(f, -ENOENT,
-                           "%s: there is no such socket. Start the service with 'berthd', or name "
-                           "another one with --url",
+                           "%s: there is no such socket. Start the service with 'berthd', or give "
+                           "the URL of another one",
                            s->url);
     case EACCES:
     case EPERM:
         return failure_set(f, -EACCES,
                            "%s: permission denied: the socket belongs to another user. Run as the "
-                           "user of the service, or name your own service with --url",
+                           "user of the service, or give the URL of your own",
                            s->url);
     case ECONNREFUSED:
         if (stat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
             return failure_set(f, -ECONNREFUSED,
-                               "%s: this is not a socket. Name the service's socket with --url",
+                               "%s: this is not a socket. Give the URL of the service's socket",
                                s->url);
         return failure_set(f, -ECONNREFUSED,
                            "%s: nobody listens on the socket: the service has ended. Start it with "
@@ -170,8 +170,8 @@ static int failure_unix(struct stream *s, int error, struct failure *f)
                            s->url);
     case EPROTOTYPE:
         return failure_set(f, -EPROTO,
-                           "%s: the socket is of another type than a service's. Name the service's "
-                           "socket with --url",
+                           "%s: the socket is of another type than a service's. Give the URL of "
+                           "the service's socket",
                            s->url);
     default:
         return failure_set(f, -error, "%s: cannot connect: %s. Check that 'berthd' runs", s->url,
