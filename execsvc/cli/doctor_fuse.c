@@ -94,6 +94,7 @@ void doctor_check_allow_other(struct doctor *d)
     else if (allowed)
         doctor_ok(d, FUSE_CONF " has user_allow_other: you may mount with -o allow_other");
     else
-        doctor_ok(d, "mounts are for you alone; -o allow_other would need the line "
-                     "user_allow_other in " FUSE_CONF);
+        doctor_note(d, NULL,
+                    "mounts are for you alone; -o allow_other would need the line "
+                    "user_allow_other in " FUSE_CONF);
 }

@@ -93,8 +93,9 @@ void doctor_check_clock(struct doctor *d)
         doctor_problem(d, "set the clock; with a wrong one, certificates seem not valid yet",
                        "the clock says %s, before this program was installed", when);
     else if (adjtimex(&t) == TIME_ERROR || (t.status & STA_UNSYNC))
-        doctor_ok(d, "the clock says %s; nothing synchronises it (or a container cannot tell)",
-                  when);
+        doctor_note(d, NULL,
+                    "the clock says %s; nothing synchronises it (or a container cannot tell)",
+                    when);
     else
         doctor_ok(d, "the clock says %s, and is synchronised", when);
 }

@@ -128,5 +128,5 @@ void doctor_check_mounts(struct doctor *d)
         count++;
     }
     if (count == 0)
-        doctor_ok(d, "nothing of Berth is mounted; `berth mount DIRECTORY` does that");
+        doctor_note(d, NULL, "nothing of Berth is mounted; `berth mount DIRECTORY` does that");
 }

@@ -162,7 +162,8 @@ static void check_root(struct doctor *d, const char *root)
 {
     struct statvfs fs;
     if (statvfs(root, &fs) < 0) {
-        doctor_ok(d, "the service's root is %s; its free space cannot be seen from here", root);
+        doctor_note(d, NULL, "the service's root is %s; its free space cannot be seen from here",
+                    root);
         return;
     }
     uint64_t space = (uint64_t)fs.f_bavail * fs.f_frsize;

@@ -352,6 +352,15 @@ def test_the_helper_of_mount(harness, service, fuse_works, there):
     assert re.search(f"^{word} +/sbin/mount.fuse.berth is ", text, re.MULTILINE), text
 
 
+@needs_root
+def test_what_was_not_seen_to_be_well_is_a_note(harness, service, fuse_works):
+    text = as_nobody(harness, "mount --bind /dev/null /etc/fuse.conf",
+                     service.client_env())
+    assert re.search("^note +mounts are for you alone", text, re.MULTILINE), text
+    assert re.search("^(note +the clock says .*nothing|ok +the clock says .*is synchronised)", text,
+                     re.MULTILINE), text
+
+
 def test_names_chosen_by_others_do_not_reach_the_terminal(run_berth, harness, service, fuse_works):
     mount = RawMount(harness.new_path("bad\x1b[31m\nproblem  forged"), answer="{}")
     try:
