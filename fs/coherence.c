@@ -30,6 +30,11 @@ struct coherence {
 
 /* --- what is kept ----------------------------------------------------------------- */
 
+bool coherence_live(const struct driver *d)
+{
+    return d->coherence && d->coherence->live;
+}
+
 static bool keeps(const struct driver *d, const struct inode *inode, uint64_t stamp)
 {
     const struct coherence *c = d->coherence;
@@ -72,7 +77,7 @@ bool coherence_keep_cache(const struct driver *d, struct inode *inode, const str
     if ((attr->flags & WIRE_ATTR_COVERED) && keeps(d, inode, stamp))
         inode->flags |= INODE_CACHED;
     else
-        inode->flags &= (uint8_t)~INODE_CACHED;
+        inode->flags &= (uint16_t)~INODE_CACHED;
     return right;
 }
 
@@ -88,15 +93,17 @@ static int forget_all(struct driver *d, struct notifier *n)
 {
     size_t cursor = 0;
     int r = 0;
+    tree_forget(&d->inodes);
     d->inodes.unknown_stamp = ++d->inodes.stamp;
     for (struct inode *i = NULL; r == 0 && (i = inode_next(&d->inodes, &cursor, i));) {
-        i->flags &= (uint8_t)~INODE_CACHED;
+        i->flags &= (uint8_t) ~(INODE_CACHED | INODE_MISSED | INODE_READ);
         if (!i->nlookup)
             continue;
         r = notifier_inode(n, i->id, true);
         if (r == 0 && i->parent)
             r = notifier_entry(n, i->parent->id, bytes_of(i->name, i->name_len));
     }
+    driver_notices_pending(d);
     return r;
 }
 
@@ -106,7 +113,7 @@ static int forget_inode(struct driver *d, struct notifier *n, struct inode *i,
     bool content = change->kinds & (WIRE_CHANGE_CONTENT | WIRE_CHANGE_NAME);
     inode_changed(&d->inodes, i);
     if (content)
-        i->flags &= (uint8_t)~INODE_CACHED;
+        i->flags &= (uint16_t)~INODE_CACHED;
     int r = notifier_inode(n, i->id, content);
     if (r == 0 && (change->kinds & WIRE_CHANGE_NAME) && change->name.len)
         r = notifier_entry(n, i->id, change->name);
@@ -118,6 +125,9 @@ static int take_change(struct driver *d, struct notifier *n, const struct wire_c
     if (change->kinds & WIRE_CHANGE_ALL)
         return forget_all(d, n);
     struct inode *i = inode_identified(&d->inodes, change->ino, change->generation, NULL);
+    bool names = change->kinds & WIRE_CHANGE_NAME;
+    if (!i || names)
+        tree_changed(&d->inodes, change->ino, change->generation, names);
     if (!i)
         d->inodes.unknown_stamp = ++d->inodes.stamp;
     int r = 0;
@@ -198,7 +208,7 @@ void coherence_entered(struct driver *d, struct inode *inode)
 
 void coherence_appended(struct driver *d, struct inode *inode)
 {
-    inode->flags &= (uint8_t)~INODE_CACHED;
+    inode->flags &= (uint16_t)~INODE_CACHED;
     if (d->coherence && notifier_inode(d->coherence->notifier, inode->id, true) < 0)
         no_memory(d);
 }
@@ -296,6 +306,7 @@ static void on_changes(void *context, uint64_t tag, const struct wire_message *i
         no_memory(d);
         return;
     }
+    driver_notices_pending(d);
     (void)client_grant(d->client, tag, session_item_cost(WIRE_CHANGES, changes->items.len));
     if (!changes->items.count)
         on_renew(-1, 0, d);

@@ -39,6 +39,9 @@ void coherence_forget(struct driver *d);
 int coherence_when_forgotten(struct driver *d, notifier_done_fn *done, void *context,
                              uint64_t number);
 
+/* Changes are reported. */
+bool coherence_live(const struct driver *d);
+
 /* For how many seconds the kernel may keep these attributes, which were asked for when
  * inode_table.stamp was `stamp`. */
 double coherence_attr_timeout(const struct driver *d, const struct inode *inode,

@@ -16,17 +16,18 @@
 #define COOKIE_DOT (INT64_MAX - 3)
 #define COOKIE_DOT_DOT (INT64_MAX - 2)
 
-static void opendir_done(struct request *r, int error, const struct wire_message *reply)
+/* List bytes read ahead at once: as much as a TREE holds. */
+#define TREE_SIZE 0x100000
+
+/* --- opening ---------------------------------------------------------------------- */
+
+/* wire 0: opened at the service when it is needed (repair.h). attr NULL: nothing is kept. */
+static void opened(struct request *r, uint64_t wire, uint32_t connection,
+                   const struct wire_attr *attr)
 {
     struct driver *d = r->driver;
-    if (error < 0) {
-        request_fail(r, error == -ENOENT ? -ESTALE : error);
-        return;
-    }
     struct handle *h;
-    uint64_t wire = reply ? reply->opened.handle : 0;
-    error =
-        handle_new(&d->handles, r->inode, wire, d->inodes.connection, r->message.open.flags, &h);
+    int error = handle_new(&d->handles, r->inode, wire, connection, (uint32_t)r->offset, &h);
     if (error < 0) {
         if (wire)
             (void)buffer_append_u64(&d->handles.releases, wire);
@@ -34,8 +35,8 @@ static void opendir_done(struct request *r, int error, const struct wire_message
         return;
     }
     struct fuse_file_info fi = {.fh = h->id};
-    if (reply) {
-        fi.keep_cache = coherence_keep_cache(d, r->inode, &reply->opened.attr, r->stamp);
+    if (attr) {
+        fi.keep_cache = coherence_keep_cache(d, r->inode, attr, r->stamp);
         fi.cache_readdir = (r->inode->flags & INODE_CACHED) != 0;
     }
     if (fuse_reply_open(r->fuse, &fi) != 0)
@@ -43,18 +44,122 @@ static void opendir_done(struct request *r, int error, const struct wire_message
     request_free(r);
 }
 
+/* What it holds is here, or with the kernel. */
+static void opened_here(struct request *r)
+{
+    const struct wire_attr covered = {.flags = WIRE_ATTR_COVERED};
+    r->stamp = r->driver->inodes.stamp;
+    opened(r, 0, 0, &covered);
+}
+
+static void opendir_done(struct request *r, int error, const struct wire_message *reply)
+{
+    if (error < 0)
+        request_fail(r, error == -ENOENT ? -ESTALE : error);
+    else
+        opened(r, reply->opened.handle, r->connection, &reply->opened.attr);
+}
+
+static void open_at_service(struct request *r)
+{
+    r->message = (struct wire_message){.type = WIRE_OPEN, .open.flags = (uint32_t)r->offset};
+    request_send(r, opendir_done);
+}
+
+/* --- reading ahead ------------------------------------------------------------------ */
+
+static bool can_read_ahead(const struct driver *d, const struct inode *directory)
+{
+    return coherence_live(d) && (directory->flags & INODE_COVERED);
+}
+
+/* Sends r, of r->inode, as a READTREE. */
+static void read_ahead(struct request *r, request_done_fn *done)
+{
+    struct inode *directory = r->inode;
+    bool alone = directory->flags & INODE_READ;
+    r->message = (struct wire_message){
+        .type = WIRE_READTREE,
+        .readtree = {.size = TREE_SIZE, .flags = alone ? WIRE_TREE_ALONE : 0}};
+    int error = tree_asked(&r->driver->inodes);
+    if (error < 0) {
+        request_fail(r, error);
+        return;
+    }
+    directory->flags |= INODE_ASKED;
+    request_send(r, done);
+}
+
+static void take_answer(struct request *r, int error, const struct wire_message *reply)
+{
+    struct driver *d = r->driver;
+    r->inode->flags &= (uint16_t)~INODE_ASKED;
+    if (error == 0) {
+        r->inode->flags |= INODE_READ;
+        tree_take(&d->inodes, &reply->tree, r->stamp, can_read_ahead(d, r->inode));
+        driver_notices_pending(d);
+    }
+    tree_answered(&d->inodes);
+}
+
+static void directory_read(struct request *r, int error, const struct wire_message *reply)
+{
+    take_answer(r, error, reply);
+    request_free(r);
+}
+
+void directory_missed(struct driver *d, struct inode *directory)
+{
+    struct request *r;
+    if ((directory->flags & (INODE_ASKED | INODE_READ)) || !can_read_ahead(d, directory) ||
+        tree_find(&d->inodes, directory))
+        return;
+    /* One look-up does not make it a place where something is done. */
+    directory->flags ^= INODE_MISSED;
+    if ((directory->flags & INODE_MISSED) ||
+        request_new(d, NULL, WIRE_READTREE, NULL, NULL, &r) < 0)
+        return;
+    r->inode = inode_pin(directory);
+    r->quiet = r->once = true;
+    r->connection = d->inodes.connection;
+    read_ahead(r, directory_read);
+}
+
+static void opendir_read(struct request *r, int error, const struct wire_message *reply)
+{
+    take_answer(r, error, reply);
+    if (tree_find(&r->driver->inodes, r->inode))
+        opened_here(r);
+    else
+        open_at_service(r);
+}
+
 void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct request *r = request_start(req, WIRE_OPEN, NULL, NULL);
     if (!r || !request_set_inode(r, ino))
         return;
-    r->message.open.flags = WIRE_OPEN_READ | WIRE_OPEN_DIRECTORY |
-                            open_atime_flag(r->driver, fi->flags, MS_NOATIME | MS_NODIRATIME);
-    if (root_is_local(r->driver, ino))
-        opendir_done(r, 0, NULL);
-    else
-        request_send(r, opendir_done);
+    struct driver *d = r->driver;
+    r->offset = WIRE_OPEN_READ | WIRE_OPEN_DIRECTORY |
+                open_atime_flag(d, fi->flags, MS_NOATIME | MS_NODIRATIME);
+    if (root_is_local(d, ino)) {
+        opened(r, 0, d->inodes.connection, NULL);
+        return;
+    }
+    if (!can_read_ahead(d, r->inode)) {
+        open_at_service(r);
+        return;
+    }
+    const struct tree_directory *listing = tree_find(&d->inodes, r->inode);
+    if ((listing && !tree_is_stale(listing)) || (!listing && (r->inode->flags & INODE_CACHED))) {
+        r->inode->flags |= INODE_READ;
+        opened_here(r);
+    } else {
+        read_ahead(r, opendir_read);
+    }
 }
+
+/* --- listing --------------------------------------------------------------------------- */
 
 /* The answer under construction. */
 struct page {
@@ -81,14 +186,29 @@ static bool page_add(struct page *p, const char *name, uint64_t ino, mode_t type
     return true;
 }
 
-/* Adds a name with its inode, which counts one reference of the kernel. The wire reference of
- * the entry is consumed in any case but "no room". */
+static bool page_has_room(const struct page *p, const char *name)
+{
+    return fuse_add_direntry_plus(p->r->fuse, NULL, 0, name, NULL, 0) <= p->r->size - p->len;
+}
+
+/* Adds a name with its inode, which counts one reference of the kernel; there is room. */
+static void page_add_known(struct page *p, const char *name, struct inode *i,
+                           const struct wire_dirent *entry, uint64_t stamp)
+{
+    struct fuse_entry_param e;
+    request_entry(p->r->driver, p->r->handle->inode, i, &entry->attr, stamp, &e);
+    inode_looked_up(i);
+    p->len += fuse_add_direntry_plus(p->r->fuse, p->data + p->len, p->r->size - p->len, name, &e,
+                                     (off_t)entry->cookie);
+}
+
+/* Adds a name with its inode. The wire reference of the entry is consumed in any case but "no
+ * room". */
 static bool page_add_inode(struct page *p, const struct listing *l, const char *name,
                            const struct wire_dirent *entry)
 {
     struct driver *d = p->r->driver;
-    size_t room = p->r->size - p->len;
-    if (fuse_add_direntry_plus(p->r->fuse, NULL, 0, name, NULL, 0) > room)
+    if (!page_has_room(p, name))
         return false;
     struct inode *i;
     if (inode_enter(&d->inodes, entry->node, &entry->attr, 0, p->r->handle->inode, entry->name,
@@ -100,11 +220,7 @@ static bool page_add_inode(struct page *p, const struct listing *l, const char *
         inode_drop(&d->inodes, i);
         return page_add(p, name, entry->ino, entry->type, (off_t)entry->cookie);
     }
-    struct fuse_entry_param e;
-    request_entry(d, p->r->handle->inode, i, &entry->attr, l->stamp, &e);
-    inode_looked_up(i);
-    p->len +=
-        fuse_add_direntry_plus(p->r->fuse, p->data + p->len, room, name, &e, (off_t)entry->cookie);
+    page_add_known(p, name, i, entry, l->stamp);
     return true;
 }
 
@@ -122,10 +238,10 @@ static void page_forget(const struct page *p)
     }
 }
 
-static bool name_fits_kernel(struct bytes name)
+static void copy_name(const struct wire_dirent *entry, char ret[WIRE_NAME_MAX + 1])
 {
-    return !memchr(name.data, '/', name.len) && !memchr(name.data, '\0', name.len) &&
-           !(name.data[0] == '.' && (name.len == 1 || (name.len == 2 && name.data[1] == '.')));
+    memcpy(ret, entry->name.data, entry->name.len);
+    ret[entry->name.len] = '\0';
 }
 
 /* Serves what the listing holds into the page. Negative errno only for malformed elements. */
@@ -138,11 +254,10 @@ static int serve(struct page *p, struct listing *l)
     while ((r = listing_peek(l, &m, &next)) > 0) {
         const struct wire_dirent *entry = &m.dirent;
         char name[WIRE_NAME_MAX + 1];
-        memcpy(name, entry->name.data, entry->name.len);
-        name[entry->name.len] = '\0';
+        copy_name(entry, name);
         bool current = entry->node && l->connection == d->inodes.connection;
         bool added = true;
-        if (!name_fits_kernel(entry->name)) {
+        if (!listing_name_fits(entry->name)) {
             if (current)
                 inode_give_back(&d->inodes, entry->node, 1);
         } else if (current && p->r->plus) {
@@ -159,6 +274,28 @@ static int serve(struct page *p, struct listing *l)
     return r;
 }
 
+/* Serves what was read ahead, from index on. */
+static void serve_read_ahead(struct page *p, const struct tree_directory *listing, size_t index)
+{
+    struct driver *d = p->r->driver;
+    for (; index < tree_count(listing); index++) {
+        struct wire_dirent entry;
+        char name[WIRE_NAME_MAX + 1];
+        struct inode *i;
+        tree_read(listing, index, &entry);
+        copy_name(&entry, name);
+        bool plus = p->r->plus && entry.node;
+        if (plus && !page_has_room(p, name))
+            break;
+        if (plus && inode_lend(&d->inodes, entry.node, &entry.attr, p->r->handle->inode, entry.name,
+                               &i) == 0)
+            page_add_known(p, name, i, &entry, d->inodes.stamp); /* it is right as of now */
+        else if (!page_add(p, name, entry.ino, entry.type, (off_t)entry.cookie))
+            break;
+    }
+    p->r->handle->tree_index = index;
+}
+
 static void readdir_done(struct request *r, int error, const struct wire_message *reply);
 
 static void fetch(struct request *r, uint64_t cookie, bool first)
@@ -170,7 +307,8 @@ static void fetch(struct request *r, uint64_t cookie, bool first)
     request_send(r, readdir_done);
 }
 
-static void answer(struct request *r, off_t off)
+/* Answers from what was read ahead, or else from the handle's own listing. */
+static void answer(struct request *r, off_t off, const struct tree_directory *ahead, size_t index)
 {
     struct driver *d = r->driver;
     struct handle *h = r->handle;
@@ -185,7 +323,11 @@ static void answer(struct request *r, off_t off)
         room = page_add(&p, ".", dir->ino, S_IFDIR, COOKIE_DOT);
     if (room && (off == 0 || off == COOKIE_DOT))
         room = page_add(&p, "..", up->ino, S_IFDIR, COOKIE_DOT_DOT);
-    int error = room && h->listing ? serve(&p, h->listing) : 0;
+    int error = 0;
+    if (room && ahead)
+        serve_read_ahead(&p, ahead, index);
+    else if (room && h->listing)
+        error = serve(&p, h->listing);
     if (error < 0 && p.len == 0) {
         request_fail(r, -EIO);
     } else {
@@ -219,7 +361,18 @@ static void readdir_done(struct request *r, int error, const struct wire_message
     d->stats.hidden += reply->dirents.hidden;
     listing_free(&d->inodes, r->handle->listing);
     r->handle->listing = l;
-    answer(r, (off_t)r->position);
+    answer(r, (off_t)r->position, NULL, 0);
+}
+
+static bool answer_read_ahead(struct request *r, off_t off, uint64_t cookie)
+{
+    struct handle *h = r->handle;
+    const struct tree_directory *ahead = tree_find(&r->driver->inodes, h->inode);
+    ssize_t index = ahead ? tree_index(ahead, cookie, h->tree_index) : -ENOENT;
+    if (index < 0 || ((size_t)index == tree_count(ahead) && !tree_is_complete(ahead)))
+        return false;
+    answer(r, off, ahead, (size_t)index);
+    return true;
 }
 
 static void read_directory(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *fi,
@@ -240,13 +393,14 @@ static void read_directory(fuse_req_t req, size_t size, off_t off, struct fuse_f
     /* Offset 0 is rewinddir(): it must see what is there now. */
     if (off != 0 && l && l->cookie == cookie) {
         if (l->offset < l->entries.len || l->end) {
-            answer(r, off);
+            answer(r, off, NULL, 0);
             return;
         }
         fetch(r, cookie, false);
         return;
     }
-    fetch(r, cookie, true);
+    if (!answer_read_ahead(r, off, cookie))
+        fetch(r, cookie, true);
 }
 
 void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)

@@ -126,6 +126,7 @@ static void create_done(struct request *r, int error, const struct wire_message 
                                 .direct_io = r->direct,
                                 .keep_cache = coherence_keep_cache(d, i, &c->attr, r->stamp)};
     inode_changed(&d->inodes, i);
+    inode_names_changed(&d->inodes, r->inode);
     inode_looked_up(i);
     if (fuse_reply_create(r->fuse, &e, &fi) != 0) {
         inode_forget(&d->inodes, i, 1); /* the handle still pins it */

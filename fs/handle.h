@@ -17,6 +17,7 @@ struct handle {
     bool dirty;                           /* written since the last FLUSH or FSYNC that succeeded */
     uint32_t pins;                        /* requests in flight, and 1 until it is released */
     struct listing *listing;              /* directories: entries read ahead, or NULL */
+    size_t tree_index;                    /* where it went on last in a listing of tree.h */
     struct workspace_listing *workspaces; /* the mount's root, or NULL */
 };
 

@@ -10,8 +10,7 @@
 #define ROOT_ID 1 /* FUSE_ROOT_ID */
 #define FIRST_CAPACITY 256
 
-static uint64_t hash_name(const struct inode_table *t, const struct inode *parent,
-                          struct bytes name)
+uint64_t inode_hash_name(const struct inode_table *t, struct bytes name)
 {
     uint64_t h = t->seed;
     size_t i = 0;
@@ -23,7 +22,13 @@ static uint64_t hash_name(const struct inode_table *t, const struct inode *paren
     uint64_t rest = 0;
     if (name.len > i)
         memcpy(&rest, name.data + i, name.len - i);
-    return table_hash_pair(table_hash_pair(h, rest ^ name.len), parent->id);
+    return table_hash_pair(h, rest ^ name.len);
+}
+
+static uint64_t hash_name(const struct inode_table *t, const struct inode *parent,
+                          struct bytes name)
+{
+    return table_hash_pair(inode_hash_name(t, name), parent->id);
 }
 
 static uint64_t hash_identity(const struct inode_table *t, uint64_t ino, uint64_t generation)
@@ -134,6 +139,7 @@ void inode_table_release(struct inode_table *t)
     }
     for (enum inode_index index = 0; index < INODE_INDEX_COUNT; index++)
         free(t->chains[index].heads);
+    tree_release(t);
     buffer_release(&t->forgets);
     *t = (struct inode_table){0};
 }
@@ -285,7 +291,7 @@ void inode_note_attr(struct inode *i, const struct wire_attr *attr)
     if (attr->flags & WIRE_ATTR_COVERED)
         i->flags |= INODE_COVERED;
     else
-        i->flags &= (uint8_t)~INODE_COVERED;
+        i->flags &= (uint16_t)~INODE_COVERED;
 }
 
 int inode_set_root(struct inode_table *t, uint64_t node, const struct wire_attr *attr,
@@ -351,19 +357,24 @@ static int make(struct inode_table *t, uint64_t node, const struct wire_attr *at
     return 0;
 }
 
-int inode_enter(struct inode_table *t, uint64_t node, const struct wire_attr *attr, uint8_t flags,
-                struct inode *parent, struct bytes name, struct inode **ret)
+static struct inode *find_known(struct inode_table *t, const struct wire_attr *attr,
+                                const struct inode *parent, struct bytes name)
+{
+    return has_place(attr->mode) ? find_place(t, attr, parent, name) : find_identity(t, attr);
+}
+
+/* As inode_enter, but on failure the reference stays the caller's. */
+static int enter(struct inode_table *t, uint64_t node, const struct wire_attr *attr, uint8_t flags,
+                 struct inode *parent, struct bytes name, struct inode **ret)
 {
     bool placed = has_place(attr->mode);
-    struct inode *i = placed ? find_place(t, attr, parent, name) : find_identity(t, attr);
+    struct inode *i = find_known(t, attr, parent, name);
     if (i) {
         inode_adopt(t, i, node);
     } else {
         int r = make(t, node, attr, flags, parent, name, &i);
-        if (r < 0) {
-            inode_give_back(t, node, 1);
+        if (r < 0)
             return r;
-        }
     }
     inode_note_attr(i, attr);
     (void)inode_pin(i);
@@ -379,6 +390,50 @@ int inode_enter(struct inode_table *t, uint64_t node, const struct wire_attr *at
     i->pins--;
     *ret = i;
     return 0;
+}
+
+int inode_enter(struct inode_table *t, uint64_t node, const struct wire_attr *attr, uint8_t flags,
+                struct inode *parent, struct bytes name, struct inode **ret)
+{
+    int r = enter(t, node, attr, flags, parent, name, ret);
+    if (r < 0)
+        inode_give_back(t, node, 1);
+    return r;
+}
+
+/* True for an inode whose reference on the node is lent. */
+static bool is_lent(const struct inode_table *t, const struct inode *i)
+{
+    return i->connection == t->connection && i->wire_refs == 0;
+}
+
+int inode_lend(struct inode_table *t, uint64_t node, const struct wire_attr *attr,
+               struct inode *parent, struct bytes name, struct inode **ret)
+{
+    const struct inode *known = find_known(t, attr, parent, name), *other = NULL;
+    if (known && known->connection == t->connection && known->node != node)
+        return -EEXIST;
+    while ((other = inode_identified(t, attr->ino, attr->generation, other)))
+        if (other != known && is_lent(t, other))
+            return -EEXIST;
+    struct inode *i;
+    int r = enter(t, node, attr, 0, parent, name, &i);
+    if (r < 0)
+        return r;
+    i->wire_refs--;
+    *ret = i;
+    return 0;
+}
+
+void inode_lent_back(struct inode_table *t, uint64_t node, uint64_t ino, uint64_t generation)
+{
+    struct inode *i = NULL;
+    while ((i = inode_identified(t, ino, generation, i)))
+        if (is_lent(t, i) && i->node == node) {
+            i->wire_refs = 1;
+            return;
+        }
+    inode_give_back(t, node, 1);
 }
 
 /* Takes the directories that are at parent/name out of their chain, into a list of their own, the

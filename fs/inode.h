@@ -17,7 +17,8 @@
  * Three lifetimes meet here:
  *   nlookup    references of the kernel, counted exactly: one for each entry answered
  *   wire_refs  references on the server's node, one for each ENTRY received; they belong to
- *              one connection and are given back in FORGET notices
+ *              one connection and are given back in FORGET notices. None: one is lent to it
+ *              (tree.h), and no other inode of the file has none
  *   pins       references of ours: requests in flight, handles, children that name this
  *              inode as their parent
  * It is freed when nlookup and pins are both 0. */
@@ -26,6 +27,7 @@
 #include <sys/types.h>
 
 #include "base/buffer.h"
+#include "tree.h"
 #include "wire/wire.h"
 
 struct handle;
@@ -36,7 +38,10 @@ enum inode_flags {
     INODE_COVERED = 4,   /* changes by others are reported (WIRE_ATTR_COVERED) */
     INODE_CACHED = 8,    /* what the kernel has of its content or listing is right */
     INODE_ALIAS = 16,    /* the file has, or had, another inode here, at another place */
-    INODE_RENAMED = 32,  /* a link that was renamed here, and is still known by its old place */
+    INODE_MISSED = 32,   /* a name in it was looked up that tree.h did not know */
+    INODE_ASKED = 64,    /* a READTREE of it is under way */
+    INODE_READ = 128,    /* what is below it was read ahead, once */
+    INODE_RENAMED = 256, /* a link that was renamed here, and is still known by its old place */
 };
 
 enum inode_index { INODE_BY_ID, INODE_BY_IDENTITY, INODE_BY_NAME, INODE_INDEX_COUNT };
@@ -56,7 +61,7 @@ struct inode {
     uint32_t wire_refs;
     uint32_t pins;
     uint16_t type; /* S_IFMT part of the mode */
-    uint8_t flags;
+    uint16_t flags;
     uint8_t name_len;
 };
 
@@ -89,6 +94,7 @@ struct inode_table {
     uint32_t connection;    /* the current one */
     struct buffer forgets;  /* pairs to give back, as in the FORGET message */
     struct inode_move move;
+    struct tree_store tree;
 };
 
 /* Makes the table with its root, which has FUSE_ROOT_ID and stays for ever. -ENOMEM. */
@@ -121,6 +127,15 @@ struct inode *inode_named(struct inode_table *t, const struct inode *parent, str
  * (-ENOMEM) the wire reference is given back. */
 int inode_enter(struct inode_table *t, uint64_t node, const struct wire_attr *attr, uint8_t flags,
                 struct inode *parent, struct bytes name, struct inode **ret);
+
+/* As inode_enter, but the reference stays the caller's, who has lent it to the inode until it calls
+ * inode_lent_back. -EEXIST: not possible now, because of another inode of this file; -ENOMEM. */
+int inode_lend(struct inode_table *t, uint64_t node, const struct wire_attr *attr,
+               struct inode *parent, struct bytes name, struct inode **ret);
+
+/* Takes over a reference that may have been lent: it is given to the inode that lives by it, or
+ * back to the server. */
+void inode_lent_back(struct inode_table *t, uint64_t node, uint64_t ino, uint64_t generation);
 
 /* True when attr is of this very file. */
 bool inode_is(const struct inode *i, const struct wire_attr *attr);
@@ -186,8 +201,19 @@ void inode_give_back(struct inode_table *t, uint64_t node, uint64_t count);
 int inode_depth(struct inode_table *t, const struct inode *directory, uint64_t now_ns,
                 const struct inode **ret_workspace);
 
-/* Notes a change of ours, so that attributes asked for before it are not shown after it. */
+/* Notes a change, so that attributes asked for before it are not shown after it. */
 static inline void inode_changed(struct inode_table *t, struct inode *i)
 {
     i->stamp = ++t->stamp;
+    tree_changed(t, i->ino, i->generation, false);
 }
+
+/* Notes that we have made a name in a directory lead elsewhere. */
+static inline void inode_names_changed(struct inode_table *t, struct inode *directory)
+{
+    directory->flags &= (uint8_t)~INODE_CACHED;
+    tree_changed(t, directory->ino, directory->generation, true);
+}
+
+/* Of a name, not to be foreseen by whoever chooses it. */
+uint64_t inode_hash_name(const struct inode_table *t, struct bytes name);

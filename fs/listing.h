@@ -16,6 +16,13 @@ struct listing {
     bool end; /* nothing follows the last element */
 };
 
+/* False for what the kernel does not take as the name of an entry. */
+static inline bool listing_name_fits(struct bytes name)
+{
+    return !memchr(name.data, '/', name.len) && !memchr(name.data, '\0', name.len) &&
+           !(name.data[0] == '.' && (name.len == 1 || (name.len == 2 && name.data[1] == '.')));
+}
+
 /* Copies the page of a reply that answers a request for the entries after cookie. -ENOMEM:
  * the page's references have been given back. */
 int listing_new(struct inode_table *inodes, const struct wire_dirents *page, uint64_t cookie,

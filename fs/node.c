@@ -29,13 +29,45 @@ static void entry_done(struct request *r, int error, const struct wire_message *
     }
     /* LINK makes its entry in the target directory, all others in `inode`. */
     struct inode *parent = r->target ? r->target : r->inode, *i;
+    if (r->message.type != WIRE_LOOKUP)
+        inode_names_changed(&d->inodes, parent);
     error = inode_enter(&d->inodes, reply->entry.node, &reply->entry.attr, 0, parent,
                         request_name(r), &i);
     if (error < 0) {
         request_fail(r, error);
         return;
     }
+    if (r->message.type == WIRE_LINK)
+        tree_changed(&d->inodes, i->ino, i->generation, false);
+    else if (r->message.type == WIRE_MKDIR)
+        i->flags |= INODE_READ; /* it is empty */
     request_reply_entry(r, i, &reply->entry.attr);
+}
+
+/* Answers a look-up by what was read ahead. */
+static bool find_read_ahead(struct request *r)
+{
+    struct driver *d = r->driver;
+    struct tree_directory *listing = tree_find(&d->inodes, r->inode);
+    if (!listing)
+        return false;
+    /* It is right as of now. */
+    r->stamp = d->inodes.stamp;
+    ssize_t index = tree_named(&d->inodes, listing, request_name(r));
+    if (index == -ENOENT && tree_has_all_names(listing)) {
+        entry_done(r, -ENOENT, NULL);
+        return true;
+    }
+    if (index < 0)
+        return false;
+    struct wire_dirent entry;
+    struct inode *i;
+    tree_read(listing, (size_t)index, &entry);
+    if (!entry.node ||
+        inode_lend(&d->inodes, entry.node, &entry.attr, r->inode, entry.name, &i) < 0)
+        return false;
+    request_reply_entry(r, i, &entry.attr);
+    return true;
 }
 
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -50,6 +82,9 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
         return;
     r->message.lookup.name = request_name(r);
     inode_asked(&r->driver->inodes, r->inode, request_name(r));
+    if (find_read_ahead(r))
+        return;
+    directory_missed(r->driver, r->inode);
     request_send(r, entry_done);
 }
 
@@ -125,11 +160,12 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 static void setattr_done(struct request *r, int error, const struct wire_message *reply)
 {
+    /* It may have been done in part. */
+    inode_changed(&r->driver->inodes, r->inode);
     if (error < 0) {
         request_fail(r, error);
         return;
     }
-    inode_changed(&r->driver->inodes, r->inode);
     request_reply_attr(r, r->inode, &reply->attrs.attr);
 }
 
@@ -263,8 +299,10 @@ void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const cha
 
 static void removed(struct request *r, int error, const struct wire_message *reply)
 {
-    if (error == 0)
+    if (error == 0) {
+        inode_names_changed(&r->driver->inodes, r->inode);
         inode_removed(&r->driver->inodes, r->inode, request_name(r));
+    }
     request_done_ok(r, error, reply);
 }
 
@@ -288,6 +326,10 @@ void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 
 static void renamed(struct request *r, int error, const struct wire_message *reply)
 {
+    if (error == 0) {
+        inode_names_changed(&r->driver->inodes, r->inode);
+        inode_names_changed(&r->driver->inodes, r->target);
+    }
     inode_rename_end(&r->driver->inodes, r->inode, request_name(r), r->target, request_new_name(r),
                      error == 0, r->message.rename.flags & RENAME_EXCHANGE, clock_monotonic_ns());
     struct driver *d = r->driver;

@@ -167,6 +167,7 @@ static void bind_numbers(struct request *r)
         SET(FLUSH, flush.handle, handle);
         SET(FSYNC, fsync.handle, handle);
         SET(READDIR, readdir.handle, handle);
+        SET(READTREE, readtree.node, node);
         SET(FALLOCATE, fallocate.handle, handle);
         SET(SEEK, seek.handle, handle);
     case WIRE_LOCK_GET:

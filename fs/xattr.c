@@ -154,6 +154,12 @@ static bool refuse_change(fuse_req_t req, fuse_ino_t ino, const char *name)
     return error != 0;
 }
 
+static void changed(struct request *r, int error, const struct wire_message *reply)
+{
+    inode_changed(&r->driver->inodes, r->inode);
+    request_done_ok(r, error, reply);
+}
+
 void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size,
                  int flags)
 {
@@ -174,7 +180,7 @@ void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *v
     r->message.setxattr.flags = (uint32_t)flags;
     r->message.setxattr.name = request_name(r);
     r->message.setxattr.value = buffer_view(&r->storage);
-    request_send(r, request_done_ok);
+    request_send(r, changed);
 }
 
 void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
@@ -189,5 +195,5 @@ void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
     if (!r || !request_set_inode(r, ino))
         return;
     r->message.removexattr.name = request_name(r);
-    request_send(r, request_done_ok);
+    request_send(r, changed);
 }

@@ -95,6 +95,10 @@ enum wire_write_flags {
     WIRE_WRITE_APPEND = 2,    /* to the end of the file as it is then, whatever the offset */
 };
 
+enum wire_tree_flags {
+    WIRE_TREE_ALONE = 1, /* the directory itself, none below it */
+};
+
 /* A lock's type in LOCK_GET, LOCK_FOUND and LOCK_SET. */
 enum wire_lock_type { WIRE_LOCK_NONE = 0, WIRE_LOCK_READ = 1, WIRE_LOCK_WRITE = 2 };
 

@@ -257,6 +257,15 @@ static int session_ref_locked(struct file_session *session, struct node *node, u
     return 0;
 }
 
+int node_hold(struct file_session *session, struct node *node)
+{
+    bool first;
+    store_lock(session->store);
+    int r = session_ref_locked(session, node, 0, &first);
+    store_unlock(session->store);
+    return r;
+}
+
 /* --- places -------------------------------------------------------------------- */
 
 /* The node's place is no longer known. */

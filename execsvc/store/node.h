@@ -55,6 +55,9 @@ DEFINE_CLEANUP(struct node *, node_unref);
 #define _cleanup_node_ _cleanup_(node_unref_pointer)
 void node_unref_locked(struct node *node);
 
+/* One more reference of the session on a node that the caller holds. -ENFILE, -ENOMEM. */
+int node_hold(struct file_session *session, struct node *node);
+
 /* Gives back `count` references of the session, or as many as there are. */
 void node_forget(struct file_session *session, uint64_t number, uint64_t count);
 

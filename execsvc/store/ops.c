@@ -50,6 +50,7 @@ static operation_function *const file_operations[] = {
     ROW(LOCK_GET, lock_get),
     ROW(LOCK_SET, lock_set),
     ROW(LOCK_CLAIM, lock_claim),
+    ROW(READTREE, readtree),
 };
 
 static operation_function *find_operation(enum wire_type type)

@@ -51,6 +51,8 @@ OPERATION(lock_set);
 OPERATION(lock_claim);
 /* ops_directory.c */
 OPERATION(readdir);
+/* ops_tree.c */
+OPERATION(readtree);
 /* ops_xattr.c */
 OPERATION(getxattr);
 OPERATION(setxattr);

@@ -76,8 +76,8 @@ def test_crawlers_do_not_descend(tree, service, start_mount, run):
     for i in range(PACKAGES, 4 * PACKAGES):
         (tree / f"node_modules/package{i}").mkdir()
     many = costs()
-    # An open, a page, the end and a look-up each; and none of them where they are not listed.
-    assert many[0] - few[0] >= 3 * 3 * PACKAGES, (few, many)
+    # Each is read, and none of them where they are not listed.
+    assert many[0] - few[0] >= 3 * PACKAGES, (few, many)
     assert abs(many[1] - few[1]) <= 10, (few, many)
     stats = pruned.stats()
     assert stats["unlisted"] > 0 and stats["hidden"] == 0
@@ -146,8 +146,8 @@ def test_each_crawler_costs_the_same_whatever_is_unlisted(name, tree, start_moun
             place.mkdir()
             (place / "index.js").write_text("needle\n")
     many = costs()
-    assert many[0] - few[0] >= 2 * 2 * PACKAGES, (few, many)
-    assert abs(many[1] - few[1]) <= 6, (few, many)
+    assert many[0] - few[0] >= 2 * PACKAGES, (few, many)
+    assert many[1] - few[1] <= 6, (few, many)
 
 
 def test_the_service_is_not_asked_about_what_lies_below(tree, service, start_mount, run_berth, run):
@@ -155,7 +155,7 @@ def test_the_service_is_not_asked_about_what_lies_below(tree, service, start_mou
 
     def asked():
         messages = json.loads(run_berth("status", "--json").stdout)["service"]["messages"]
-        return messages.get("READDIR", 0) + messages.get("OPEN", 0)
+        return sum(messages.get(kind, 0) for kind in ("READDIR", "READTREE", "OPEN"))
 
     before = asked()
     run(["find", mount.path], check=True)

@@ -1,0 +1,101 @@
+/* Listings that the service sent before they were asked for: what a READTREE brought, directory by
+ * directory, until the kernel wants it.
+ *
+ * A listing is right as long as it is here. It was asked for while changes were reported, and
+ * every change, of others or of ours, takes away what it concerns: a directory's listing when one
+ * of its names changes, an entry's attributes when its file does. What changed between the
+ * request and its answer is noted meanwhile and taken away as soon as that is here. Directories and
+ * files are known by identity, whether they are inodes or not.
+ *
+ * Each listing has one wire reference on its directory, so that changes are reported, and each
+ * entry one on its file. An inode made from an entry lives by the entry's reference (inode_lend),
+ * which is given to it when the listing goes. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/table.h"
+#include "wire/wire.h"
+
+struct inode;
+struct inode_table;
+
+/* Memory of all listings, about 200 bytes an entry; the one used longest ago makes room. Stops a
+ * walk over a large tree, or a service that sends one without end, from taking all memory. */
+#define TREE_MEMORY_MAX ((size_t)64 << 20)
+
+/* Changes noted while answers are on their way; past that they are not kept. Bounds memory. */
+#define TREE_RECENT_MAX 1024
+
+/* With more entries whose attributes were taken away, a listing is worth being asked for again. */
+#define TREE_STALE_MAX 16
+
+struct tree_directory;
+
+struct tree_entry {
+    struct tree_entry *same; /* chain of identities */
+    struct tree_directory *directory;
+    uint32_t offset : 30; /* of its element in the directory's list */
+    uint32_t held : 1;    /* it has a reference */
+    uint32_t fresh : 1;   /* its attributes are right */
+    uint32_t next_name;   /* chain of names: index + 1, or 0 */
+};
+
+struct tree_change {
+    uint64_t ino, generation, stamp;
+    bool names;
+};
+
+struct tree_store {
+    struct table directories; /* hash of identity -> struct tree_directory */
+    struct tree_directory *newest, *oldest;
+    struct tree_entry **files; /* chains, by identity */
+    size_t capacity;           /* of files: 0 or a power of two */
+    size_t count;              /* entries */
+    size_t bytes;
+    size_t asked; /* requests under way */
+    struct tree_change *recent;
+    size_t recent_count;
+    uint64_t unlisted, hidden; /* entries that rules left out, ever */
+    uint64_t lost_stamp;       /* answers to what was asked before are not kept */
+};
+
+/* A READTREE is about to be sent, and no longer under way. -ENOMEM: it must not be sent. */
+int tree_asked(struct inode_table *t);
+void tree_answered(struct inode_table *t);
+
+/* Takes over an answer with its references; before tree_answered. stamp: inode_table.stamp when it
+ * was asked for. keep: changes are reported; if not, all is given back. */
+void tree_take(struct inode_table *t, const struct wire_tree *reply, uint64_t stamp, bool keep);
+
+/* A file, or (names) a directory's names, have changed, whether they are known or not. */
+void tree_changed(struct inode_table *t, uint64_t ino, uint64_t generation, bool names);
+
+/* Anything may have changed. */
+void tree_forget(struct inode_table *t);
+
+/* Forgets all at the end, gives nothing back. */
+void tree_release(struct inode_table *t);
+
+/* The listing of a directory, or NULL. It may be gone after any call that changes something. */
+struct tree_directory *tree_find(struct inode_table *t, const struct inode *directory);
+
+/* The last entry of the listing is the directory's last. */
+bool tree_is_complete(const struct tree_directory *directory);
+/* And rules leave nothing out of listings that could be looked up. */
+bool tree_has_all_names(const struct tree_directory *directory);
+/* The attributes of many entries were taken away. */
+bool tree_is_stale(const struct tree_directory *directory);
+
+/* The entries have indices from 0, in the directory's own order. Of the one behind that with this
+ * cookie (0: the first), near being a guess; -ENOENT: there is none with this cookie. */
+size_t tree_count(const struct tree_directory *directory);
+ssize_t tree_index(const struct tree_directory *directory, uint64_t cookie, size_t near);
+/* Of a name; -ENOENT; -ENOMEM. */
+ssize_t tree_named(struct inode_table *t, struct tree_directory *directory, struct bytes name);
+
+/* Decodes an entry; node is 0 when its attributes are not known any more. */
+void tree_read(const struct tree_directory *directory, size_t index, struct wire_dirent *ret);
