@@ -134,6 +134,20 @@ static void getattr_done(struct request *r, int error, const struct wire_message
     }
 }
 
+/* The kernel asks for the attributes of each directory that it has read once more, because of the
+ * time of the last access. But reading what is here is none. */
+static bool stat_read_ahead(struct request *r)
+{
+    struct driver *d = r->driver;
+    const struct tree_directory *listing = tree_find(&d->inodes, r->inode);
+    const struct wire_attr *attr = listing ? tree_attr(listing) : NULL;
+    if (!attr)
+        return false;
+    r->stamp = d->inodes.stamp;
+    request_reply_attr(r, r->inode, attr);
+    return true;
+}
+
 void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct driver *d = fuse_req_userdata(req);
@@ -153,6 +167,8 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         if (!request_set_handle(r, fi))
             return;
     } else {
+        if (stat_read_ahead(r))
+            return;
         use_open_handle(r, 0);
     }
     request_send(r, getattr_done);
@@ -324,11 +340,22 @@ void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
     request_send(r, removed);
 }
 
+/* What is read ahead of a file that a rename moves is not right any more: the time of its change.
+ */
+static void note_moved(struct inode_table *inodes, const struct inode *parent, struct bytes name)
+{
+    const struct inode *i = inode_named(inodes, parent, name);
+    if (i)
+        tree_changed(inodes, i->ino, i->generation, false);
+}
+
 static void renamed(struct request *r, int error, const struct wire_message *reply)
 {
     if (error == 0) {
         inode_names_changed(&r->driver->inodes, r->inode);
         inode_names_changed(&r->driver->inodes, r->target);
+        note_moved(&r->driver->inodes, r->inode, request_name(r));
+        note_moved(&r->driver->inodes, r->target, request_new_name(r));
     }
     inode_rename_end(&r->driver->inodes, r->inode, request_name(r), r->target, request_new_name(r),
                      error == 0, r->message.rename.flags & RENAME_EXCHANGE, clock_monotonic_ns());

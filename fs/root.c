@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "base/clock.h"
+#include "coherence.h"
 #include "connection.h"
 #include "lock.h"
 #include "names/thread_id.h"
@@ -280,6 +281,7 @@ int root_describe(const struct driver *d, char **ret)
         (void)json_object_set_new(stats, numbers[i].name,
                                   json_integer((json_int_t)numbers[i].value));
     (void)json_object_set_new(stats, "connected", json_boolean(d->client != NULL));
+    (void)json_object_set_new(stats, "coherent", json_boolean(coherence_live(d)));
     (void)json_object_set_new(stats, "requests", describe_requests(d));
     (void)json_object_set_new(o, "stats", stats);
     (void)json_object_set_new(

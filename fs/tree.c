@@ -11,13 +11,15 @@
 
 struct tree_directory {
     struct tree_directory *newer, *older;
-    uint64_t node, ino, generation;
-    uint8_t *data;   /* DIRENT elements, each behind its length */
-    uint32_t *names; /* chains: index + 1 of the first, or 0; NULL: not needed yet */
-    uint32_t size;   /* of data */
+    uint64_t node;
+    struct wire_attr attr; /* its own */
+    uint8_t *data;         /* DIRENT elements, each behind its length */
+    uint32_t *names;       /* chains: index + 1 of the first, or 0; NULL: not needed yet */
+    uint32_t size;         /* of data */
     uint32_t count;
     uint32_t capacity; /* of names: a power of two */
     uint32_t stale;
+    bool fresh;    /* attr is right */
     bool end;      /* data ends with the directory's last entry */
     bool unlisted; /* rules left something out */
     struct tree_entry entries[];
@@ -120,7 +122,7 @@ static int files_reserve(struct inode_table *t, size_t more)
 static struct tree_directory *find(const struct inode_table *t, uint64_t ino, uint64_t generation)
 {
     struct tree_directory *d = table_get(&t->tree.directories, identity_key(t, ino, generation));
-    return d && d->ino == ino && d->generation == generation ? d : NULL;
+    return d && d->attr.ino == ino && d->attr.generation == generation ? d : NULL;
 }
 
 /* --- the order of use ------------------------------------------------------------------ */
@@ -176,7 +178,7 @@ static void drop(struct inode_table *t, struct tree_directory *d)
     }
     tree->count -= d->count;
     tree->bytes -= memory_of(d);
-    (void)table_take(&tree->directories, identity_key(t, d->ino, d->generation));
+    (void)table_take(&tree->directories, identity_key(t, d->attr.ino, d->attr.generation));
     order_remove(tree, d);
     pass_references(t, d);
     directory_free(d);
@@ -186,9 +188,11 @@ static void drop(struct inode_table *t, struct tree_directory *d)
 
 static void take_away(struct inode_table *t, uint64_t ino, uint64_t generation, bool names)
 {
-    struct tree_directory *d = names ? find(t, ino, generation) : NULL;
-    if (d)
+    struct tree_directory *d = find(t, ino, generation);
+    if (d && names)
         drop(t, d);
+    else if (d)
+        d->fresh = false;
     if (!t->tree.count)
         return;
     for (struct tree_entry *e = *chain_of(t, ino, generation); e; e = e->same) {
@@ -291,14 +295,15 @@ static int add(struct inode_table *t, const struct wire_tree_directory *from)
     uint8_t *data = malloc(list->len ? list->len : 1);
     int r = d && data ? files_reserve(t, list->count) : -ENOMEM;
     if (r == 0) {
-        struct tree_directory *old = find(t, from->ino, from->generation);
+        struct tree_directory *old = find(t, from->attr.ino, from->attr.generation);
         if (old)
             drop(t, old);
         struct tree_directory *other =
-            table_get(&tree->directories, identity_key(t, from->ino, from->generation));
+            table_get(&tree->directories, identity_key(t, from->attr.ino, from->attr.generation));
         if (other)
             drop(t, other);
-        r = table_put(&tree->directories, identity_key(t, from->ino, from->generation), d, NULL);
+        r = table_put(&tree->directories, identity_key(t, from->attr.ino, from->attr.generation), d,
+                      NULL);
     }
     if (r < 0) {
         free(data);
@@ -307,8 +312,8 @@ static int add(struct inode_table *t, const struct wire_tree_directory *from)
     }
     memcpy(data, list->data, list->len);
     d->node = from->node;
-    d->ino = from->ino;
-    d->generation = from->generation;
+    d->attr = from->attr;
+    d->fresh = true;
     d->data = data;
     d->size = list->len;
     d->end = from->end;
@@ -342,7 +347,7 @@ void tree_take(struct inode_table *t, const struct wire_tree *reply, uint64_t st
         const struct wire_tree_directory *from = &m.tree_directory;
         t->tree.unlisted += from->unlisted;
         t->tree.hidden += from->hidden;
-        if (!keep || !from->covered || add(t, from) < 0)
+        if (!keep || !(from->attr.flags & WIRE_ATTR_COVERED) || add(t, from) < 0)
             give_back_all(t, from);
     }
     replay(t, stamp);
@@ -379,6 +384,11 @@ struct tree_directory *tree_find(struct inode_table *t, const struct inode *dire
         order_add(&t->tree, d);
     }
     return d;
+}
+
+const struct wire_attr *tree_attr(const struct tree_directory *directory)
+{
+    return directory->fresh ? &directory->attr : NULL;
 }
 
 bool tree_is_complete(const struct tree_directory *directory)

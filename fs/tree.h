@@ -83,6 +83,8 @@ void tree_release(struct inode_table *t);
 /* The listing of a directory, or NULL. It may be gone after any call that changes something. */
 struct tree_directory *tree_find(struct inode_table *t, const struct inode *directory);
 
+/* The directory's own attributes; NULL: not known any more. */
+const struct wire_attr *tree_attr(const struct tree_directory *directory);
 /* The last entry of the listing is the directory's last. */
 bool tree_is_complete(const struct tree_directory *directory);
 /* And rules leave nothing out of listings that could be looked up. */

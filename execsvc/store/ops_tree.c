@@ -1,4 +1,3 @@
-#include "store/changes.h"
 #include "store/listing.h"
 
 #include <fcntl.h>
@@ -10,7 +9,7 @@
 #define TREE_DIRECTORIES_MAX 4096
 
 /* A TREE_DIRECTORY without its entries, and its length in the list. */
-#define DIRECTORY_SIZE ((size_t)(4 + 8 + 8 + 8 + 4 + 4 + 4 + 4 + 4))
+#define DIRECTORY_SIZE ((size_t)(4 + 8 + 4 + 4 + 4 + WIRE_ATTR_SIZE + 4))
 
 struct walk {
     struct file_session *session;
@@ -114,16 +113,15 @@ static int append_directory(struct walk *w, const struct listing *l, bool end)
 {
     struct wire_message m = {.type = WIRE_TREE_DIRECTORY,
                              .tree_directory = {.node = l->dir->number,
-                                                .generation = l->dir->generation,
-                                                .covered = changes_cover(l->dir),
                                                 .end = end,
                                                 .unlisted = l->left_out.unlisted,
                                                 .hidden = l->left_out.hidden,
                                                 .entries = entries_of(w, l->count)}};
-    struct workspace *workspace = l->dir->workspace;
-    int r = inode_number(workspace->store->numbers, workspace->slot, workspace->device,
-                         l->dir->device, l->dir->ino, &m.tree_directory.ino);
+    struct statx stx;
     size_t before = w->list->len;
+    int r = grip_statx_fd(l->fd, &stx);
+    if (r == 0)
+        r = node_attr(l->dir, &stx, &m.tree_directory.attr);
     if (r == 0)
         r = buffer_append_u32(w->list, (uint32_t)(DIRECTORY_SIZE - 4 + w->entries.len));
     if (r == 0)

@@ -327,6 +327,33 @@ static void on_readdir(struct race_scene *s)
     t_release(s->f, handle);
 }
 
+static void on_readtree(struct race_scene *s)
+{
+    const struct wire_message m = {.type = WIRE_READTREE,
+                                   .readtree = {.node = s->e, .size = 65536}};
+    int r = ask(s, &m);
+    struct wire_list list = s->f->reply.message.tree.directories;
+    uint64_t nodes[64];
+    size_t count = 0;
+    uint32_t offset = 0, at = 0;
+    struct bytes element;
+    while (r == 0 && wire_list_next(&list, &offset, &element)) {
+        struct wire_message d, entry;
+        assert_int_equal(wire_decode(WIRE_TREE_DIRECTORY, element, &d), 0);
+        check_attr(&d.tree_directory.attr);
+        if (count < ARRAY_SIZE(nodes))
+            nodes[count++] = d.tree_directory.node;
+        for (at = 0; wire_list_next(&d.tree_directory.entries, &at, &element);) {
+            assert_int_equal(wire_decode(WIRE_DIRENT, element, &entry), 0);
+            check_attr(&entry.dirent.attr);
+            if (entry.dirent.node && count < ARRAY_SIZE(nodes))
+                nodes[count++] = entry.dirent.node;
+        }
+    }
+    while (count > 0)
+        t_forget(s->f, nodes[--count], 1);
+}
+
 static void on_statfs(struct race_scene *s)
 {
     (void)ask(s, &(struct wire_message){.type = WIRE_STATFS, .statfs.node = s->target});
@@ -441,6 +468,7 @@ static const struct attack {
     {WIRE_FSYNC, on_fsync, NEEDS_HANDLE},
     {WIRE_RELEASE, on_release, 0},
     {WIRE_READDIR, on_readdir, 0},
+    {WIRE_READTREE, on_readtree, 0},
     {WIRE_STATFS, on_statfs, 0},
     {WIRE_GETXATTR, on_getxattr, 0},
     {WIRE_SETXATTR, on_setxattr, 0},

@@ -1,0 +1,292 @@
+"""What is read ahead: how often and how much is asked for it, and that it is right."""
+
+import json
+import os
+import random
+import subprocess
+import time
+
+import pytest
+
+from lib import berthwire
+from lib.exec_client import WORKSPACE, ExecClient
+from lib.harness import wait_until
+from integration.test_coherence import NAMES, changes, compare
+
+ROUNDS = 200
+LONG_ROUNDS = 5000
+
+DIRECTORIES, FILES = 40, 50
+
+
+@pytest.fixture
+def workspace(service, run_berth):
+    run_berth("create", WORKSPACE, check=True)
+    return service.root / "workspaces" / WORKSPACE / "tree"
+
+
+@pytest.fixture
+def files(workspace):
+    """2,000 files in 40 directories, three levels deep."""
+    for number in range(DIRECTORIES):
+        directory = workspace / f"a{number % 5}" / f"b{number % 10}" / f"c{number}"
+        directory.mkdir(parents=True)
+        for file in range(FILES):
+            (directory / f"file{file}").write_bytes(b"x" * file)
+    return workspace
+
+
+@pytest.fixture
+def through_relay(service, start_relay, start_mount):
+    """A function that mounts the workspace behind a relay and gives its path and a function that
+    counts: blocking requests, round trips, bytes received, requests by kind."""
+    def start(options=()):
+        relay = start_relay(service, delay=5)
+        mount = start_mount(service, url=relay.url, workspace=WORKSPACE, options=options)
+        wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
+
+        def count(work):
+            relay.reset_stats()
+            before = mount.stats()
+            work()
+            after, passed = mount.stats(), relay.stats()
+            kinds = {kind: row["frames"] for kind, row in passed["to_server"]["types"].items()}
+            # The relay has counted the same, and what nobody waits for.
+            blocking = after["blocking"] - before["blocking"]
+            quiet = sum(kinds.get(kind, 0) for kind in ("PING", "STATFS", "READTREE"))
+            assert blocking <= passed["requests"] <= blocking + quiet + 1, (blocking, kinds)
+            return {"blocking": blocking, "round_trips": after["round_trips"] - before["round_trips"],
+                    "bytes": passed["to_client"]["bytes"], "kinds": kinds}
+        return mount, count
+    return start
+
+
+def find(path):
+    return subprocess.run(["find", ".", "-ls"], cwd=path, check=True, capture_output=True, text=True,
+                          timeout=60).stdout
+
+
+def inodes(listing):
+    """Without the numbers, which are the mount's own, and the blocks of directories."""
+    return sorted(line.split()[-1] for line in listing.splitlines())
+
+
+def test_find_of_a_cold_tree(files, through_relay):
+    mount, count = through_relay()
+    found = []
+    cost = count(lambda: found.append(find(mount.path)))
+    print(cost)
+    assert inodes(found[0]) == inodes(find(files))
+    assert cost["round_trips"] <= 2 and cost["blocking"] <= 2
+    assert cost["kinds"]["READTREE"] == 1
+    # All of it again, and in another way.
+    again = count(lambda: (find(mount.path), subprocess.run(["ls", "-lR", mount.path], check=True,
+                                                            capture_output=True, timeout=60)))
+    assert set(again["kinds"]) <= {"STATFS", "PING"}, again
+
+
+def test_names_that_do_not_exist_cost_nothing_in_a_listed_directory(files, through_relay):
+    mount, count = through_relay()
+    os.listdir(mount.path)
+
+    def work():
+        for directory in ("a0", "a1/b1", "a2/b2/c2", "."):
+            for name in ("x", "file100", "Makefile"):
+                with pytest.raises(FileNotFoundError):
+                    os.stat(mount.path / directory / name)
+    assert count(work)["blocking"] == 0
+
+
+def test_a_listed_file_is_opened_in_one_round_trip(files, through_relay):
+    mount, count = through_relay()
+    find(mount.path)
+    opened = []
+    cost = count(lambda: opened.append(os.open(mount.path / "a0/b0/c0/file7", os.O_RDONLY)))
+    assert cost["blocking"] == 1, cost
+    assert os.read(opened[0], 100) == b"x" * 7
+    os.close(opened[0])
+
+
+def test_looking_names_up_reads_ahead_too(files, through_relay):
+    """As programs do that know what they want: git, compilers."""
+    mount, count = through_relay()
+    directory = mount.path / "a0" / "b0" / "c0"
+    paths = [directory / f"file{number}" for number in range(FILES)]
+
+    def work():
+        for path in paths:
+            os.stat(path)
+            time.sleep(0.002)
+    cost = count(work)
+    print(cost)
+    assert cost["kinds"]["READTREE"] == 1
+    assert cost["blocking"] < 20, cost
+
+
+def test_git_status_of_a_cold_repository(workspace, through_relay, run):
+    run(["git", "init", "-q", "."], cwd=workspace, check=True)
+    for number in range(1000):
+        path = workspace / f"src{number % 20}" / f"part{number % 3}" / f"file{number}.c"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"int f{number}(void);\n")
+    run(["git", "add", "."], cwd=workspace, check=True)
+    run(["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"], cwd=workspace, check=True)
+    time.sleep(1.1)  # not racily clean: git would read the files
+    run(["git", "status"], cwd=workspace, check=True)
+    mount, count = through_relay()
+    told = []
+
+    def status():
+        told.append(run(["git", "status", "--porcelain"], cwd=mount.path, env={"GIT_OPTIONAL_LOCKS": "0"},
+                        check=True).stdout)
+    first, second = count(status), count(status)
+    print(first, second)
+    assert told == ["", ""]
+    # Nothing is asked about the thousand files one by one: what is left are git's own, which it opens.
+    assert first["blocking"] < 60, first
+    assert first["kinds"].get("LOOKUP", 0) < 20, first
+    assert second["kinds"].get("LOOKUP", 0) == 0, second
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_small_directory_is_not_held_up_by_a_large_one(workspace, through_relay):
+    (workspace / "large").mkdir()
+    (workspace / "small").mkdir()
+    directory = os.open(workspace / "large", os.O_RDONLY)
+    for number in range(50000):
+        os.close(os.open(f"entry-{number:05}", os.O_WRONLY | os.O_CREAT, dir_fd=directory))
+    os.close(directory)
+    for number in range(20):
+        (workspace / "small" / f"file{number}").touch()
+    mount, count = through_relay()
+    cost = count(lambda: subprocess.run(["ls", "-l", mount.path / "small"], check=True, capture_output=True,
+                                        timeout=60))
+    print(cost)
+    assert cost["round_trips"] <= 3 and cost["bytes"] < 30000, cost
+    # And in its own directory, too.
+    cost = count(lambda: os.listdir(mount.path))
+    assert cost["bytes"] < 30000, cost
+    assert len(os.listdir(mount.path / "large")) == 50000
+    assert mount.stats()["read_ahead_bytes"] < 4 << 20
+
+
+def test_unlisted_trees_are_not_sent(workspace, through_relay):
+    for number in range(50):
+        package = workspace / "node_modules" / f"package{number}"
+        package.mkdir(parents=True)
+        for file in range(20):
+            (package / f"file{file}.js").touch()
+    (workspace / "src").mkdir()
+    (workspace / "src" / "main.js").touch()
+    mount, count = through_relay(options="prune=ide")
+    cost = count(lambda: find(mount.path))
+    assert cost["kinds"]["READTREE"] == 1 and cost["bytes"] < 4000, cost
+    assert mount.stats()["read_ahead"] == 2
+    # Their names work all the same.
+    assert (mount.path / "node_modules" / "package7" / "file3.js").exists()
+    assert not (mount.path / "node_modules" / "package7" / "file30.js").exists()
+    mount, count = through_relay()
+    assert count(lambda: find(mount.path))["bytes"] > 4000
+
+
+def test_nothing_is_kept_of_what_rules_hide_from_now_on(files, start_mount, service):
+    mount = start_mount(service, workspace=WORKSPACE)
+    wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
+    find(mount.path)
+    assert mount.stats()["read_ahead"] > 2000
+    os.setxattr(mount.path, "user.berth.visibility", b"hidden:c1\n")
+    assert "c1\n" not in find(mount.path)
+    with pytest.raises(FileNotFoundError):
+        os.stat(mount.path / "a1/b1/c1")
+    os.removexattr(mount.path, "user.berth.visibility")
+    assert inodes(find(mount.path)) == inodes(find(files))
+
+
+def test_a_lost_connection_takes_it_all(files, service, start_relay, start_mount):
+    relay = start_relay(service)
+    mount = start_mount(service, url=relay.url, workspace=WORKSPACE)
+    wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
+    for number in range(5):
+        assert inodes(find(mount.path)) == inodes(find(files))
+        relay.cut()
+        (files / "a0/b0/c0" / f"new{number}").touch()
+        wait_until(lambda: mount.stats()["reconnects"] > number and mount.stats()["coherent"])
+        assert (mount.path / "a0/b0/c0" / f"new{number}").exists()
+        assert inodes(find(mount.path)) == inodes(find(files))
+        assert os.stat(mount.path / "a1/b1/c1/file3").st_size == 3
+
+
+def test_all_references_are_given_back(files, service, start_mount):
+    """Nodes that the service holds for a mount are those of what the mount holds."""
+    def nodes():
+        with berthwire.Connection.unix(service.socket) as wire:
+            wire.upgrade()
+            wire.hello()
+            return json.loads(wire.call("STATUS", flags=0)["json"])["nodes"]
+    mount = start_mount(service, workspace=WORKSPACE)
+    wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
+    with ExecClient(service.socket) as client:
+        for number in range(10):
+            find(mount.path)
+            client.run(WORKSPACE, ["sh", "-c", "for d in a*/b*/c*; do touch $d/x; rm $d/x; done"])
+    find(mount.path)
+    for number in range(DIRECTORIES):
+        directory = f"a{number % 5}/b{number % 10}/c{number}"
+        for file in range(FILES):
+            (files / directory / f"file{file}").unlink()
+
+    def given_back():
+        # Names that the kernel was told of stay with it, as expired, until it wants the memory.
+        with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
+            file.write("2")
+        find(mount.path)
+        return nodes() < 100
+    wait_until(given_back, timeout=20, what="nodes given back", interval=1)
+
+
+def warm(*paths):
+    for path in paths:
+        subprocess.run(["find", path, "-ls"], check=False, capture_output=True, timeout=60)
+
+
+def change_everywhere(service, mounts, tree, rounds, seed):
+    """By a command, and by programs on either mount; each is seen at once on all."""
+    rng = random.Random(seed)
+    places = [*NAMES, "", "d", "e", "e/f", "t", "d/a/x", "never"]
+    with ExecClient(service.socket) as client:
+        for number in range(rounds):
+            if number % 20 == 0:
+                warm(*mounts)
+            command = changes(rng, number)
+            where = rng.randrange(len(mounts) + 1)
+            if where == len(mounts):
+                client.run(WORKSPACE, ["sh", "-c", command])
+            else:
+                subprocess.run(["sh", "-c", command], cwd=mounts[where], stderr=subprocess.DEVNULL, check=False,
+                               timeout=30)
+                what = f"seed {seed}, round {number}, on its own mount: {command[:60]}"
+                compare([mounts[where]], tree, rng.sample(places, 5), what)
+                # What is closed is seen by all, and with it what was done before.
+                (mounts[where] / ".closed").write_bytes(b"x")
+            what = f"seed {seed}, round {number}, by {where}: {command[:60]}"
+            compare(mounts, tree, rng.sample(places, 5), what)
+            if number % 20 == 19:
+                compare(mounts, tree, places, what)
+
+
+@pytest.mark.timeout(300)
+def test_changes_of_what_was_read_ahead(service, start_mount, workspace):
+    mounts = [start_mount(service, workspace=WORKSPACE), start_mount(service, workspace=WORKSPACE)]
+    for mount in mounts:
+        wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
+    change_everywhere(service, [mount.path for mount in mounts], workspace, ROUNDS, seed=time.time_ns() % 1000000)
+    assert all(mount.stats()["requests"]["READTREE"] > 1 for mount in mounts)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_changes_of_what_was_read_ahead_long(service, start_mount, workspace, seed):
+    mounts = [start_mount(service, workspace=WORKSPACE).path for _ in range(2)]
+    change_everywhere(service, mounts, workspace, LONG_ROUNDS, seed)

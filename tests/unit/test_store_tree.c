@@ -1,0 +1,273 @@
+/* READTREE: what it brings, in which order, how much; and the references it counts. */
+#include "store_fixture.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "store/ops.h"
+
+#define FULL 0x100000
+
+static int read_tree(struct fixture *f, uint64_t node, uint32_t size, uint32_t flags)
+{
+    return run(f, &(struct wire_message){.type = WIRE_READTREE,
+                                         .readtree = {.node = node, .size = size, .flags = flags}});
+}
+
+static void give_back(struct fixture *f, const uint64_t *nodes, size_t count)
+{
+    while (count > 0)
+        t_forget(f, nodes[--count], 1);
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The answer as text: for each directory its names, sorted, then ")" or, if it does not end, "…";
+ * and gives all its references back, two by the same number at once. */
+static const char *tree(struct fixture *f, uint64_t node, uint32_t size, uint32_t flags)
+{
+    static char text[8192];
+    static uint64_t nodes[4096];
+    size_t count = 0, len = 0;
+    if (read_tree(f, node, size, flags) < 0)
+        return "(refused)";
+    struct wire_list directories = f->reply.message.tree.directories;
+    assert_true(directories.len <= size);
+    uint32_t offset = 0;
+    struct bytes element;
+    text[0] = '\0';
+    while (wire_list_next(&directories, &offset, &element)) {
+        struct wire_message m, e;
+        assert_int_equal(wire_decode(WIRE_TREE_DIRECTORY, element, &m), 0);
+        const struct wire_tree_directory *d = &m.tree_directory;
+        assert_true(S_ISDIR(d->attr.mode));
+        nodes[count++] = d->node;
+        char names[64][WIRE_NAME_MAX + 1], *sorted[64];
+        size_t n = 0;
+        uint32_t at = 0;
+        while (wire_list_next(&d->entries, &at, &element)) {
+            assert_int_equal(wire_decode(WIRE_DIRENT, element, &e), 0);
+            assert_true(count < ARRAY_SIZE(nodes) && n < ARRAY_SIZE(names));
+            (void)snprintf(names[n], sizeof names[n], "%.*s", (int)e.dirent.name.len,
+                           (const char *)e.dirent.name.data);
+            sorted[n] = names[n];
+            n++;
+            if (e.dirent.node) {
+                nodes[count++] = e.dirent.node;
+                assert_int_equal(e.dirent.ino, e.dirent.attr.ino);
+                assert_int_equal(e.dirent.type, e.dirent.attr.mode & S_IFMT);
+            }
+        }
+        qsort(sorted, n, sizeof sorted[0], by_text);
+        len += (size_t)snprintf(text + len, sizeof text - len, "(");
+        for (size_t i = 0; i < n; i++)
+            len += (size_t)snprintf(text + len, sizeof text - len, "%s ", sorted[i]);
+        len += (size_t)snprintf(text + len, sizeof text - len, d->end ? ")" : "…");
+        if (d->unlisted || d->hidden)
+            len +=
+                (size_t)snprintf(text + len, sizeof text - len, "[%u,%u]", d->unlisted, d->hidden);
+    }
+    give_back(f, nodes, count);
+    return text;
+}
+
+static void make_directory(struct fixture *f, const char *path)
+{
+    char full[4096];
+    assert_int_equal(mkdir(tree_path(f, path, full), 0755), 0);
+}
+
+static void make_tree(struct fixture *f)
+{
+    make_directory(f, "a");
+    make_directory(f, "a/b");
+    make_directory(f, "a/b/c");
+    make_directory(f, "a/empty");
+    make_file(f, "a/b/c/deep", "deep");
+    make_file(f, "a/b/x", "x");
+    make_file(f, "top", "top");
+}
+
+static void test_breadth_first(void **state)
+{
+    struct fixture *f = *state;
+    assert_string_equal(tree(f, f->demo, FULL, 0), "()");
+    make_tree(f);
+    const char *all = tree(f, f->demo, FULL, 0);
+    /* The order of two directories in one is the filesystem's. */
+    assert_true(strcmp(all, "(a top )(b empty )(c x )()(deep )") == 0 ||
+                strcmp(all, "(a top )(b empty )()(c x )(deep )") == 0);
+    assert_string_equal(tree(f, f->demo, FULL, WIRE_TREE_ALONE), "(a top )");
+    int64_t b = t_walk(f, "a/b");
+    assert_string_equal(tree(f, (uint64_t)b, FULL, 0), "(c x )(deep )");
+    /* Only the root, a and b are left, by those look-ups. */
+    assert_int_equal(t_status(f, "nodes"), 3);
+}
+
+static void assert_same_attr(const struct wire_attr *a, const struct wire_attr *b)
+{
+    struct buffer one = {0}, two = {0};
+    const struct wire_message m = {.type = WIRE_ATTRS, .attrs.attr = *a},
+                              n = {.type = WIRE_ATTRS, .attrs.attr = *b};
+    assert_int_equal(wire_encode(&one, &m), 0);
+    assert_int_equal(wire_encode(&two, &n), 0);
+    assert_memory_equal(one.data, two.data, WIRE_ATTR_SIZE);
+    buffer_release(&one);
+    buffer_release(&two);
+}
+
+static void test_what_it_tells(void **state)
+{
+    struct fixture *f = *state;
+    make_file(f, "file", "seven__");
+    char full[4096];
+    assert_int_equal(symlink("target", tree_path(f, "link", full)), 0);
+    assert_int_equal(mkfifo(tree_path(f, "fifo", full), 0640), 0);
+    assert_int_equal(read_tree(f, f->demo, FULL, 0), 0);
+    struct wire_list list = f->reply.message.tree.directories;
+    uint32_t offset = 0, at = 0;
+    struct bytes element;
+    struct wire_message d, e;
+    struct wire_attr root, attr;
+    struct buffer copy = {0};
+    assert_true(wire_list_next(&list, &offset, &element));
+    assert_int_equal(buffer_append(&copy, element.data, element.len), 0);
+    assert_int_equal(wire_decode(WIRE_TREE_DIRECTORY, buffer_view(&copy), &d), 0);
+    assert_int_equal(d.tree_directory.node, f->demo);
+    assert_int_equal(t_getattr(f, f->demo, 0, &root), 0);
+    assert_same_attr(&d.tree_directory.attr, &root);
+    int seen = 0;
+    while (wire_list_next(&d.tree_directory.entries, &at, &element)) {
+        assert_int_equal(wire_decode(WIRE_DIRENT, element, &e), 0);
+        assert_int_equal(t_getattr(f, e.dirent.node, 0, &attr), 0);
+        assert_same_attr(&e.dirent.attr, &attr);
+        t_forget(f, e.dirent.node, 1);
+        assert_int_equal(t_getattr(f, e.dirent.node, 0, &attr), -ESTALE); /* it was one */
+        seen++;
+    }
+    assert_int_equal(seen, 3);
+    buffer_release(&copy);
+    /* One more on the directory itself. */
+    t_forget(f, f->demo, 1);
+    assert_int_equal(t_getattr(f, f->demo, 0, &attr), 0);
+    t_forget(f, f->demo, 1);
+    assert_int_equal(t_getattr(f, f->demo, 0, &attr), -ESTALE);
+}
+
+static void test_size(void **state)
+{
+    struct fixture *f = *state;
+    make_directory(f, "large");
+    make_directory(f, "small");
+    make_file(f, "small/file", "");
+    char path[64];
+    for (int i = 0; i < 60; i++) {
+        (void)snprintf(path, sizeof path, "large/entry%02d", i);
+        make_file(f, path, "");
+    }
+    /* Whole or not at all; what comes later has its turn. */
+    assert_string_equal(tree(f, f->demo, 4096, 0), "(large small )(file )");
+    /* But of the first as much as there is room for, and at least one. */
+    int64_t large = t_walk(f, "large");
+    const char *part = tree(f, (uint64_t)large, 4096, 0);
+    assert_non_null(strstr(part, "…"));
+    assert_true(strlen(part) > 100);
+    assert_non_null(strstr(tree(f, (uint64_t)large, 400, 0), "…"));
+    assert_non_null(strstr(tree(f, (uint64_t)large, FULL, 0), ")"));
+    assert_string_equal(tree(f, f->demo, 0, 0), "(refused)");
+    assert_int_equal(read_tree(f, f->demo, 0, 0), -EINVAL);
+    assert_int_equal(read_tree(f, f->demo, FULL, 2), -EINVAL);
+    assert_int_equal(t_status(f, "nodes"), 2);
+}
+
+static void test_rules(void **state)
+{
+    struct fixture *f = *state;
+    make_tree(f);
+    make_directory(f, "node_modules");
+    make_directory(f, "node_modules/package");
+    make_file(f, "node_modules/package/index.js", "");
+    make_file(f, "secret", "");
+    const struct wire_message rules = {
+        .type = WIRE_VISIBILITY,
+        .visibility.rules = bytes_of_string("unlisted:node_modules\nhidden:secret\nhidden:b/\n")};
+    assert_int_equal(run(f, &rules), 0);
+    assert_string_equal(tree(f, f->demo, FULL, 0), "(a top )[1,1](empty )[0,1]()");
+    int64_t modules = t_walk(f, "node_modules");
+    /* Listed when it is named, but what is in it is not entered. */
+    assert_string_equal(tree(f, (uint64_t)modules, FULL, 0), "(package )");
+}
+
+static void test_errors(void **state)
+{
+    struct fixture *f = *state;
+    make_file(f, "file", "");
+    int64_t file = t_walk(f, "file");
+    assert_int_equal(read_tree(f, (uint64_t)file, FULL, 0), -ENOTDIR);
+    assert_int_equal(read_tree(f, 999999, FULL, 0), -ESTALE);
+    make_directory(f, "gone");
+    int64_t gone = t_walk(f, "gone");
+    char full[4096];
+    assert_int_equal(rmdir(tree_path(f, "gone", full)), 0);
+    drop_descriptors(f);
+    assert_int_equal(read_tree(f, (uint64_t)gone, FULL, 0), -ESTALE);
+    if (getuid() != 0) {
+        make_directory(f, "closed");
+        make_directory(f, "open");
+        int64_t closed = t_walk(f, "closed");
+        assert_int_equal(chmod(tree_path(f, "closed", full), 0), 0);
+        drop_descriptors(f);
+        assert_int_equal(read_tree(f, (uint64_t)closed, FULL, 0), -EACCES);
+        /* One that cannot be read does not stand in the way of the others. */
+        assert_string_equal(tree(f, f->demo, FULL, 0), "(closed file open )()");
+        assert_int_equal(chmod(tree_path(f, "closed", full), 0700), 0);
+    }
+}
+
+static void test_node_limit(void **state)
+{
+    struct fixture *f = *state;
+    struct store_limits limits = fixture_limits();
+    limits.session_nodes = 3;
+    make_tree(f);
+    fixture_reopen(f, &limits);
+    /* Names are told all the same; directories without a node are not entered. */
+    const char *names = tree(f, f->demo, FULL, 0);
+    assert_non_null(strstr(names, "(a top )(b empty )"));
+    assert_int_equal(t_status(f, "nodes"), 1);
+}
+
+static void test_many_directories(void **state)
+{
+    struct fixture *f = *state;
+    char path[64];
+    for (int i = 0; i < 5000; i++) {
+        (void)snprintf(path, sizeof path, "d%d", i);
+        make_directory(f, path);
+    }
+    assert_int_equal(read_tree(f, f->demo, FULL, 0), 0);
+    struct wire_list directories = f->reply.message.tree.directories;
+    assert_true(directories.count > 1000 && directories.count <= 4096);
+    assert_true(directories.len <= FULL);
+}
+
+int main(int argc, char **argv)
+{
+    fixture_world(argc, argv);
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
+        TEST(test_breadth_first),
+        TEST(test_what_it_tells),
+        TEST(test_size),
+        TEST(test_rules),
+        TEST(test_errors),
+        TEST(test_node_limit),
+        TEST(test_many_directories),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,509 @@
+/* What the driver has read ahead: references, names, what changes take away. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "inode.h"
+
+/* The service's count of references, by node. */
+#define NODES 4096
+struct world {
+    struct inode_table t;
+    struct buffer directories;
+    uint32_t directory_count;
+    struct buffer entries;
+    uint32_t entry_count;
+    uint64_t refs[NODES];
+};
+
+static struct wire_attr attr(uint64_t ino, uint32_t type)
+{
+    return (struct wire_attr){
+        .ino = ino, .generation = 7, .mode = type | 0644, .nlink = 1, .flags = WIRE_ATTR_COVERED};
+}
+
+static int setup(void **state)
+{
+    struct world *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    assert_int_equal(inode_table_init(&w->t, INODE_WORKSPACE), 0);
+    const struct wire_attr a = attr(1, S_IFDIR);
+    assert_int_equal(inode_set_root(&w->t, 1, &a, bytes_of_string("demo")), 0);
+    w->refs[1] = 1;
+    *state = w;
+    return 0;
+}
+
+/* Takes the references that were given back from the service's count. */
+static void settle(struct world *w)
+{
+    const uint8_t *p = w->t.forgets.data;
+    for (size_t at = 0; at < w->t.forgets.len; at += 16) {
+        uint64_t node = 0, count = 0;
+        for (int i = 7; i >= 0; i--) {
+            node = node << 8 | p[at + (size_t)i];
+            count = count << 8 | p[at + 8 + (size_t)i];
+        }
+        assert_true(node < NODES);
+        assert_true(w->refs[node] >= count); /* never more than there are */
+        w->refs[node] -= count;
+    }
+    w->t.forgets.len = 0;
+}
+
+static int teardown(void **state)
+{
+    struct world *w = *state;
+    tree_forget(&w->t);
+    settle(w);
+    /* All that nothing uses has been given back. */
+    for (size_t i = 2; i < NODES; i++)
+        assert_int_equal(w->refs[i], 0);
+    assert_int_equal(w->t.tree.count, 0);
+    assert_int_equal(w->t.tree.bytes, 0);
+    inode_table_release(&w->t);
+    buffer_release(&w->directories);
+    buffer_release(&w->entries);
+    free(w);
+    return 0;
+}
+
+/* --- answers ---------------------------------------------------------------------------- */
+
+static void append(struct buffer *list, const struct wire_message *m)
+{
+    struct buffer element = {0};
+    assert_int_equal(wire_encode(&element, m), 0);
+    assert_int_equal(wire_list_append(list, buffer_view(&element)), 0);
+    buffer_release(&element);
+}
+
+/* File number n is node n; its name is "f" and the number, unless another is given. */
+static void add_entry_of(struct world *w, uint64_t node, const char *name, struct wire_attr a)
+{
+    struct wire_message m = {.type = WIRE_DIRENT,
+                             .dirent = {.cookie = node * 10,
+                                        .node = node,
+                                        .ino = a.ino,
+                                        .type = a.mode & S_IFMT,
+                                        .name = bytes_of_string(name),
+                                        .attr = a}};
+    append(&w->entries, &m);
+    w->entry_count++;
+    w->refs[node]++;
+}
+
+static void add_entry(struct world *w, uint64_t node, const char *name, uint32_t type)
+{
+    add_entry_of(w, node, name, attr(node, type));
+}
+
+static void end_directory_of(struct world *w, uint64_t node, bool end, uint32_t unlisted,
+                             uint32_t flags)
+{
+    struct wire_message m = {
+        .type = WIRE_TREE_DIRECTORY,
+        .tree_directory = {.node = node,
+                           .end = end,
+                           .unlisted = unlisted,
+                           .attr = attr(node, S_IFDIR),
+                           .entries = wire_list_of(&w->entries, w->entry_count)}};
+    m.tree_directory.attr.flags = flags;
+    append(&w->directories, &m);
+    w->directory_count++;
+    w->entries.len = 0;
+    w->entry_count = 0;
+    w->refs[node]++;
+}
+
+static void end_directory(struct world *w, uint64_t node)
+{
+    end_directory_of(w, node, true, 0, WIRE_ATTR_COVERED);
+}
+
+static void take(struct world *w, uint64_t stamp, bool keep)
+{
+    const struct wire_tree tree = {.directories =
+                                       wire_list_of(&w->directories, w->directory_count)};
+    tree_take(&w->t, &tree, stamp, keep);
+    w->directories.len = 0;
+    w->directory_count = 0;
+    settle(w);
+}
+
+static void take_now(struct world *w)
+{
+    take(w, w->t.stamp, true);
+}
+
+/* The root with files 10 to 19 and directory 20, which has files 21 to 29. */
+static void take_sample(struct world *w)
+{
+    char name[16];
+    for (unsigned i = 10; i < 20; i++) {
+        (void)snprintf(name, sizeof name, "f%u", i);
+        add_entry(w, i, name, S_IFREG);
+    }
+    add_entry(w, 20, "d", S_IFDIR);
+    end_directory(w, 1);
+    for (unsigned i = 21; i < 30; i++) {
+        (void)snprintf(name, sizeof name, "f%u", i);
+        add_entry(w, i, name, S_IFREG);
+    }
+    end_directory(w, 20);
+    take_now(w);
+}
+
+static struct tree_directory *root_listing(struct world *w)
+{
+    return tree_find(&w->t, w->t.root);
+}
+
+static struct wire_dirent named(struct world *w, const char *name)
+{
+    struct tree_directory *d = root_listing(w);
+    assert_non_null(d);
+    ssize_t index = tree_named(&w->t, d, bytes_of_string(name));
+    assert_true(index >= 0);
+    struct wire_dirent entry;
+    tree_read(d, (size_t)index, &entry);
+    return entry;
+}
+
+static struct inode *lend(struct world *w, const char *name)
+{
+    struct wire_dirent entry = named(w, name);
+    struct inode *i;
+    assert_int_not_equal(entry.node, 0);
+    assert_int_equal(inode_lend(&w->t, entry.node, &entry.attr, w->t.root, entry.name, &i), 0);
+    inode_looked_up(i);
+    return i;
+}
+
+/* --- tests -------------------------------------------------------------------------------- */
+
+static void test_names_and_cookies(void **state)
+{
+    struct world *w = *state;
+    assert_null(root_listing(w));
+    take_sample(w);
+    struct tree_directory *d = root_listing(w);
+    assert_int_equal(tree_count(d), 11);
+    assert_true(tree_is_complete(d) && tree_has_all_names(d));
+    assert_int_equal(named(w, "f13").node, 13);
+    assert_int_equal(named(w, "d").attr.ino, 20);
+    assert_int_equal(tree_named(&w->t, d, bytes_of_string("f21")), -ENOENT);
+    assert_int_equal(tree_named(&w->t, d, bytes_of_string("f1")), -ENOENT);
+    assert_int_equal(tree_index(d, 0, 5), 0);
+    assert_int_equal(tree_index(d, 120, 3), 3);
+    assert_int_equal(tree_index(d, 120, 9), 3);
+    assert_int_equal(tree_index(d, 200, 0), 11);
+    assert_int_equal(tree_index(d, 121, 0), -ENOENT);
+    assert_non_null(tree_attr(d));
+    /* Of part of a directory, or one in which something is unlisted, not all names are known. */
+    add_entry(w, 10, "f10", S_IFREG);
+    end_directory_of(w, 1, false, 0, WIRE_ATTR_COVERED);
+    take_now(w);
+    assert_false(tree_is_complete(root_listing(w)));
+    add_entry(w, 10, "f10", S_IFREG);
+    end_directory_of(w, 1, true, 1, WIRE_ATTR_COVERED);
+    take_now(w);
+    d = root_listing(w);
+    assert_true(tree_is_complete(d) && !tree_has_all_names(d));
+    assert_int_equal(w->t.tree.unlisted, 1);
+}
+
+static void test_names_that_are_none(void **state)
+{
+    struct world *w = *state;
+    static const char *const names[] = {".", "..", "a/b", "/"};
+    for (size_t i = 0; i < 4; i++)
+        add_entry(w, 10 + i, names[i], S_IFREG);
+    add_entry(w, 14, "fine", S_IFREG);
+    end_directory(w, 1);
+    take_now(w);
+    assert_int_equal(tree_count(root_listing(w)), 1);
+    assert_int_equal(w->refs[10], 0);
+    assert_int_equal(w->refs[14], 1);
+}
+
+static void test_what_is_not_kept(void **state)
+{
+    struct world *w = *state;
+    add_entry(w, 10, "a", S_IFREG);
+    end_directory(w, 1);
+    take(w, w->t.stamp, false);
+    assert_null(root_listing(w));
+    add_entry(w, 10, "a", S_IFREG);
+    end_directory_of(w, 1, true, 0, 0); /* its changes are not reported */
+    take_now(w);
+    assert_null(root_listing(w));
+    assert_int_equal(w->refs[10], 0);
+    assert_int_equal(w->refs[1], 1);
+    /* Attributes: of a file with two names, of one that is not covered, and none. */
+    struct wire_attr a = attr(11, S_IFREG);
+    a.nlink = 2;
+    add_entry_of(w, 11, "linked", a);
+    a = attr(12, S_IFREG);
+    a.flags = 0;
+    add_entry_of(w, 12, "uncovered", a);
+    add_entry(w, 13, "covered", S_IFREG);
+    end_directory(w, 1);
+    take_now(w);
+    assert_int_equal(named(w, "linked").node, 0);
+    assert_int_equal(named(w, "uncovered").node, 0);
+    assert_int_equal(named(w, "covered").node, 13);
+}
+
+static void test_changes(void **state)
+{
+    struct world *w = *state;
+    take_sample(w);
+    tree_changed(&w->t, 13, 7, false);
+    tree_changed(&w->t, 14, 8, false); /* another file that had the number */
+    assert_int_equal(named(w, "f13").node, 0);
+    assert_int_equal(named(w, "f14").node, 14);
+    assert_int_equal(w->refs[13], 1); /* its changes are still reported */
+    assert_false(tree_is_stale(root_listing(w)));
+    /* A directory that is no inode. */
+    assert_int_equal(w->t.tree.count, 20);
+    tree_changed(&w->t, 20, 7, true);
+    settle(w);
+    assert_int_equal(w->t.tree.count, 11);
+    assert_int_equal(named(w, "d").node, 0); /* its time of change has changed */
+    assert_int_equal(w->refs[21], 0);
+    assert_int_equal(w->refs[20], 1); /* by its entry */
+    tree_changed(&w->t, 1, 7, false);
+    assert_null(tree_attr(root_listing(w)));
+    tree_changed(&w->t, 1, 7, true);
+    settle(w);
+    assert_null(root_listing(w));
+}
+
+static void test_a_listing_of_which_much_has_changed_is_stale(void **state)
+{
+    struct world *w = *state;
+    char name[16];
+    for (unsigned i = 10; i < 40; i++) {
+        (void)snprintf(name, sizeof name, "f%u", i);
+        add_entry(w, i, name, S_IFREG);
+    }
+    end_directory(w, 1);
+    take_now(w);
+    for (unsigned i = 10; i < 10 + TREE_STALE_MAX; i++)
+        tree_changed(&w->t, i, 7, false);
+    tree_changed(&w->t, 10, 7, false); /* counted once */
+    assert_false(tree_is_stale(root_listing(w)));
+    tree_changed(&w->t, 39, 7, false);
+    assert_true(tree_is_stale(root_listing(w)));
+}
+
+static void test_changes_while_the_answer_is_on_its_way(void **state)
+{
+    struct world *w = *state;
+    assert_int_equal(tree_asked(&w->t), 0);
+    uint64_t stamp = w->t.stamp;
+    tree_changed(&w->t, 13, 7, false);
+    tree_changed(&w->t, 20, 7, true);
+    assert_int_equal(tree_asked(&w->t), 0);
+    uint64_t later = w->t.stamp;
+    tree_changed(&w->t, 15, 7, false);
+    add_entry(w, 13, "f13", S_IFREG);
+    add_entry(w, 14, "f14", S_IFREG);
+    add_entry(w, 15, "f15", S_IFREG);
+    add_entry(w, 20, "d", S_IFDIR);
+    end_directory(w, 1);
+    add_entry(w, 21, "f21", S_IFREG);
+    end_directory(w, 20);
+    take(w, stamp, true);
+    tree_answered(&w->t);
+    assert_int_equal(named(w, "f13").node, 0);
+    assert_int_equal(named(w, "f14").node, 14);
+    assert_int_equal(w->t.tree.count, 4); /* not that of 20 */
+    /* What was asked after the change knows it. */
+    add_entry(w, 13, "f13", S_IFREG);
+    add_entry(w, 15, "f15", S_IFREG);
+    end_directory(w, 1);
+    take(w, later, true);
+    tree_answered(&w->t);
+    assert_int_equal(named(w, "f13").node, 13);
+    assert_int_equal(named(w, "f15").node, 0);
+    /* More than can be noted: nothing of it is kept. */
+    assert_int_equal(tree_asked(&w->t), 0);
+    stamp = w->t.stamp;
+    for (uint64_t i = 0; i <= TREE_RECENT_MAX; i++)
+        tree_changed(&w->t, 100000 + i, 7, false);
+    add_entry(w, 21, "f21", S_IFREG);
+    end_directory(w, 20);
+    take(w, stamp, true);
+    tree_answered(&w->t);
+    assert_int_equal(w->t.tree.count, 2);
+    /* Nor of what was asked for before all was forgotten. */
+    assert_int_equal(tree_asked(&w->t), 0);
+    stamp = w->t.stamp;
+    tree_forget(&w->t);
+    settle(w);
+    add_entry(w, 21, "f21", S_IFREG);
+    end_directory(w, 1);
+    take(w, stamp, true);
+    tree_answered(&w->t);
+    assert_null(root_listing(w));
+}
+
+static void test_inodes_live_by_what_was_lent(void **state)
+{
+    struct world *w = *state;
+    take_sample(w);
+    struct inode *kept = lend(w, "f13"), *forgotten = lend(w, "f14"), *dir = lend(w, "d");
+    assert_int_equal(kept->wire_refs, 0);
+    assert_ptr_equal(lend(w, "f13"), kept);
+    assert_non_null(tree_find(&w->t, dir));
+    /* The kernel forgets: the listing has it still, and gives it again. */
+    inode_forget(&w->t, forgotten, 1);
+    settle(w);
+    assert_int_equal(w->refs[14], 1);
+    forgotten = lend(w, "f14");
+    inode_forget(&w->t, forgotten, 1);
+    /* The listing goes: each reference to whoever lives by it, the others back. */
+    tree_changed(&w->t, 1, 7, true);
+    settle(w);
+    assert_int_equal(kept->wire_refs, 1);
+    assert_int_equal(dir->wire_refs, 1);
+    assert_int_equal(w->refs[13], 1);
+    assert_int_equal(w->refs[14], 0);
+    /* Again, while the inode has one of its own. */
+    take_sample(w);
+    assert_ptr_equal(lend(w, "f13"), kept);
+    assert_int_equal(kept->wire_refs, 1);
+    assert_int_equal(w->refs[13], 2);
+    inode_forget(&w->t, kept, 3);
+    inode_forget(&w->t, dir, 1);
+    settle(w);
+    assert_int_equal(w->refs[13], 1);
+}
+
+/* A directory or link is another inode at another place; one reference serves one of them. */
+static void test_one_inode_lives_by_one_reference(void **state)
+{
+    struct world *w = *state;
+    add_entry(w, 10, "one", S_IFDIR);
+    add_entry(w, 11, "other", S_IFDIR);
+    end_directory(w, 1);
+    add_entry(w, 10, "moved", S_IFDIR);
+    end_directory(w, 11);
+    take_now(w);
+    struct inode *one = lend(w, "one"), *other = lend(w, "other"), *moved;
+    struct wire_attr a = attr(10, S_IFDIR);
+    struct bytes name = bytes_of_string("moved");
+    assert_int_equal(inode_lend(&w->t, 10, &a, other, name, &moved), -EEXIST);
+    /* With one of its own it can be. */
+    w->refs[10]++;
+    assert_int_equal(inode_enter(&w->t, 10, &a, 0, other, name, &moved), 0);
+    inode_looked_up(moved);
+    assert_ptr_not_equal(moved, one);
+    tree_forget(&w->t);
+    settle(w);
+    assert_int_equal(one->wire_refs, 1);
+    assert_int_equal(moved->wire_refs, 1);
+    assert_int_equal(w->refs[10], 2);
+    inode_forget(&w->t, moved, 1);
+    inode_forget(&w->t, one, 1);
+    inode_forget(&w->t, other, 1);
+}
+
+static void test_another_node_of_the_same_file(void **state)
+{
+    struct world *w = *state;
+    struct wire_attr a = attr(10, S_IFREG);
+    struct inode *i, *same;
+    w->refs[100]++;
+    assert_int_equal(inode_enter(&w->t, 100, &a, 0, w->t.root, bytes_of_string("a"), &i), 0);
+    inode_looked_up(i);
+    add_entry(w, 10, "a", S_IFREG);
+    end_directory(w, 1);
+    take_now(w);
+    assert_int_equal(inode_lend(&w->t, 10, &a, w->t.root, bytes_of_string("a"), &same), -EEXIST);
+    tree_forget(&w->t);
+    settle(w);
+    assert_int_equal(w->refs[10], 0);
+    assert_int_equal(w->refs[100], 1);
+    inode_forget(&w->t, i, 1);
+}
+
+static void test_after_a_new_connection(void **state)
+{
+    struct world *w = *state;
+    take_sample(w);
+    struct inode *i = lend(w, "f13");
+    tree_forget(&w->t);
+    w->t.connection++;
+    w->t.forgets.len = 0;
+    memset(w->refs, 0, sizeof w->refs);
+    /* What the old connection lent is gone; the new one lends its own. */
+    take_sample(w);
+    assert_ptr_equal(lend(w, "f13"), i);
+    assert_int_equal(i->connection, w->t.connection);
+    assert_int_equal(i->wire_refs, 0);
+    tree_changed(&w->t, 1, 7, true);
+    settle(w);
+    assert_int_equal(i->wire_refs, 1);
+    assert_int_equal(w->refs[13], 1);
+    inode_forget(&w->t, i, 2);
+}
+
+/* More than it may hold: what was used longest ago makes room. */
+static void test_memory_is_bounded(void **state)
+{
+    struct world *w = *state;
+    const unsigned files = 1000;
+    size_t directories = TREE_MEMORY_MAX / (files * 150) + 50;
+    char name[WIRE_NAME_MAX + 1];
+    for (size_t n = 0; n < directories; n++) {
+        for (unsigned i = 0; i < files; i++) {
+            (void)snprintf(name, sizeof name, "file-%u", i);
+            struct wire_message m = {.type = WIRE_DIRENT,
+                                     .dirent = {.cookie = i + 1,
+                                                .ino = n * files + i,
+                                                .type = S_IFREG,
+                                                .name = bytes_of_string(name),
+                                                .attr = attr(n * files + i, S_IFREG)}};
+            append(&w->entries, &m);
+            w->entry_count++;
+        }
+        end_directory(w, 10 + n);
+        take_now(w);
+        assert_true(w->t.tree.bytes <= TREE_MEMORY_MAX);
+    }
+    size_t each = w->t.tree.bytes / w->t.tree.count;
+    size_t chains = w->t.tree.capacity * sizeof(void *) / w->t.tree.count;
+    print_message("%zu entries, %zu bytes each and %zu of chains\n", w->t.tree.count, each, chains);
+    assert_true(each + chains < 230);
+    assert_int_equal(w->refs[10], 0);
+    assert_int_equal(w->refs[10 + directories - 1], 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        TEST(test_names_and_cookies),
+        TEST(test_names_that_are_none),
+        TEST(test_what_is_not_kept),
+        TEST(test_changes),
+        TEST(test_a_listing_of_which_much_has_changed_is_stale),
+        TEST(test_changes_while_the_answer_is_on_its_way),
+        TEST(test_inodes_live_by_what_was_lent),
+        TEST(test_one_inode_lives_by_one_reference),
+        TEST(test_another_node_of_the_same_file),
+        TEST(test_after_a_new_connection),
+        TEST(test_memory_is_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
