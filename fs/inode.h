@@ -211,7 +211,7 @@ static inline void inode_changed(struct inode_table *t, struct inode *i)
 /* Notes that we have made a name in a directory lead elsewhere. */
 static inline void inode_names_changed(struct inode_table *t, struct inode *directory)
 {
-    directory->flags &= (uint8_t)~INODE_CACHED;
+    directory->flags &= (uint16_t)~INODE_CACHED;
     tree_changed(t, directory->ino, directory->generation, true);
 }
 
