@@ -371,6 +371,11 @@ static bool answer_read_ahead(struct request *r, off_t off, uint64_t cookie)
     ssize_t index = ahead ? tree_index(ahead, cookie, h->tree_index) : -ENOENT;
     if (index < 0 || ((size_t)index == tree_count(ahead) && !tree_is_complete(ahead)))
         return false;
+    if (off == 0) {
+        /* A page that is left from an earlier pass would be older. */
+        listing_free(&r->driver->inodes, h->listing);
+        h->listing = NULL;
+    }
     answer(r, off, ahead, (size_t)index);
     return true;
 }

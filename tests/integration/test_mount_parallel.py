@@ -47,6 +47,7 @@ def test_look_ups_in_one_directory_overlap(slow):
     for i in range(16):
         (path / f"f{i}").touch()
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    (path / "made-after-reading").touch()  # what was read ahead answers no more
     try:
         relay.delay(DELAY * 1000)
         start = time.monotonic()
