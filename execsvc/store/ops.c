@@ -63,18 +63,27 @@ static operation_function *find_operation(enum wire_type type)
     return NULL;
 }
 
-int store_handle(struct file_session *session, const struct wire_message *request,
-                 struct reply *ret)
+static int carry_out(struct file_session *session, operation_function *operation,
+                     const struct wire_message *request, struct reply *ret)
 {
     ret->storage.len = 0;
     ret->text[0] = '\0';
+    return operation(session, request, ret);
+}
+
+int store_handle(struct file_session *session, const struct wire_message *request,
+                 struct reply *ret)
+{
     ret->unlocked = 0;
     operation_function *operation = find_operation(request->type);
     if (!operation)
         return -EOPNOTSUPP;
     struct publication publication;
     publish_before(session, request, &publication);
-    int r = operation(session, request, ret);
+    int r = carry_out(session, operation, request, ret);
+    /* A directory that others have moved is found again once it is known where to. */
+    if (r == -ESTALE && session->store->detects && store_detect(session->store) == 0)
+        r = carry_out(session, operation, request, ret);
     publish_after(session, request, r, &publication);
     return r;
 }

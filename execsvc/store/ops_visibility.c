@@ -64,10 +64,11 @@ static int reply_rules(struct file_session *session, uint32_t flags, struct byte
     r = buffer_append(&ret->storage, first.data, first.len);
     if (r == 0)
         r = buffer_append(&ret->storage, second.data, second.len);
+    const uint8_t *texts = ret->storage.data; /* NULL: neither has any */
     ret->message = (struct wire_message){
         .type = WIRE_WORKSPACE_RULES,
-        .workspace_rules = {.service = bytes_of(ret->storage.data, first.len),
-                            .workspace = bytes_of(ret->storage.data + first.len, second.len)}};
+        .workspace_rules = {.service = bytes_of(texts, first.len),
+                            .workspace = bytes_of(texts ? texts + first.len : NULL, second.len)}};
     visibility_rules_unref(service);
     visibility_rules_unref(own);
     return r;
