@@ -77,7 +77,7 @@ bool coherence_keep_cache(const struct driver *d, struct inode *inode, const str
     if ((attr->flags & WIRE_ATTR_COVERED) && keeps(d, inode, stamp))
         inode->flags |= INODE_CACHED;
     else
-        inode->flags &= (uint16_t)~INODE_CACHED;
+        inode->flags &= (uint8_t)~INODE_CACHED;
     return right;
 }
 
@@ -113,7 +113,7 @@ static int forget_inode(struct driver *d, struct notifier *n, struct inode *i,
     bool content = change->kinds & (WIRE_CHANGE_CONTENT | WIRE_CHANGE_NAME);
     inode_changed(&d->inodes, i);
     if (content)
-        i->flags &= (uint16_t)~INODE_CACHED;
+        i->flags &= (uint8_t)~INODE_CACHED;
     int r = notifier_inode(n, i->id, content);
     if (r == 0 && (change->kinds & WIRE_CHANGE_NAME) && change->name.len)
         r = notifier_entry(n, i->id, change->name);
@@ -208,7 +208,7 @@ void coherence_entered(struct driver *d, struct inode *inode)
 
 void coherence_appended(struct driver *d, struct inode *inode)
 {
-    inode->flags &= (uint16_t)~INODE_CACHED;
+    inode->flags &= (uint8_t)~INODE_CACHED;
     if (d->coherence && notifier_inode(d->coherence->notifier, inode->id, true) < 0)
         no_memory(d);
 }

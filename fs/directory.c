@@ -93,7 +93,7 @@ static void read_ahead(struct request *r, request_done_fn *done)
 static void take_answer(struct request *r, int error, const struct wire_message *reply)
 {
     struct driver *d = r->driver;
-    r->inode->flags &= (uint16_t)~INODE_ASKED;
+    r->inode->flags &= (uint8_t)~INODE_ASKED;
     if (error == 0) {
         r->inode->flags |= INODE_READ;
         tree_take(&d->inodes, &reply->tree, r->stamp, can_read_ahead(d, r->inode));

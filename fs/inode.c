@@ -291,7 +291,7 @@ void inode_note_attr(struct inode *i, const struct wire_attr *attr)
     if (attr->flags & WIRE_ATTR_COVERED)
         i->flags |= INODE_COVERED;
     else
-        i->flags &= (uint16_t)~INODE_COVERED;
+        i->flags &= (uint8_t)~INODE_COVERED;
 }
 
 int inode_set_root(struct inode_table *t, uint64_t node, const struct wire_attr *attr,

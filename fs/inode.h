@@ -38,10 +38,10 @@ enum inode_flags {
     INODE_COVERED = 4,   /* changes by others are reported (WIRE_ATTR_COVERED) */
     INODE_CACHED = 8,    /* what the kernel has of its content or listing is right */
     INODE_ALIAS = 16,    /* the file has, or had, another inode here, at another place */
-    INODE_MISSED = 32,   /* a name in it was looked up that tree.h did not know */
+    INODE_MISSED = 32,   /* directories: a name in it was looked up that tree.h did not know */
+    INODE_RENAMED = 32,  /* links: renamed here, and still known by its old place */
     INODE_ASKED = 64,    /* a READTREE of it is under way */
     INODE_READ = 128,    /* what is below it was read ahead, once */
-    INODE_RENAMED = 256, /* a link that was renamed here, and is still known by its old place */
 };
 
 enum inode_index { INODE_BY_ID, INODE_BY_IDENTITY, INODE_BY_NAME, INODE_INDEX_COUNT };
@@ -61,7 +61,7 @@ struct inode {
     uint32_t wire_refs;
     uint32_t pins;
     uint16_t type; /* S_IFMT part of the mode */
-    uint16_t flags;
+    uint8_t flags;
     uint8_t name_len;
 };
 
@@ -211,7 +211,7 @@ static inline void inode_changed(struct inode_table *t, struct inode *i)
 /* Notes that we have made a name in a directory lead elsewhere. */
 static inline void inode_names_changed(struct inode_table *t, struct inode *directory)
 {
-    directory->flags &= (uint16_t)~INODE_CACHED;
+    directory->flags &= (uint8_t)~INODE_CACHED;
     tree_changed(t, directory->ino, directory->generation, true);
 }
 

@@ -7,6 +7,8 @@ import os
 
 import pytest
 
+from lib import harness
+
 
 @pytest.fixture
 def two(mount, run_berth):
@@ -211,7 +213,7 @@ def test_one_workspace_as_the_root(two, service, start_mount, run_berth):
         assert os.stat(mount.path).st_ino == os.stat(two.path / "T%2F1").st_ino
         assert os.statvfs(mount.path).f_blocks > 0
         os.chmod(mount.path, 0o750)
-        assert os.stat(two.path / "T%2F1").st_mode & 0o777 == 0o750
+        harness.wait_until(lambda: os.stat(two.path / "T%2F1").st_mode & 0o777 == 0o750)
         os.unlink(mount.path / "d" / "g")
         os.rmdir(mount.path / "d")
         # An ordinary directory, but that it cannot be removed or moved, and has one name that is
