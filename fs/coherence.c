@@ -349,7 +349,7 @@ void coherence_disconnected(struct driver *d)
 
 int coherence_new(struct driver *d, struct fuse_session *session)
 {
-    if (d->options->cache_off)
+    if (!d->options->cache)
         return 0;
     struct coherence *c = calloc(1, sizeof *c);
     if (!c)

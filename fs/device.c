@@ -130,8 +130,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
     const struct driver *d = userdata;
     /* Pages are dropped when a change is reported; where none are, when the kernel finds another
      * size or time. */
-    bool reported = d->client && !d->options->cache_off &&
-                    (client_peer(d->client)->features & WIRE_FEATURE_CHANGES);
+    bool reported =
+        d->client && d->options->cache && (client_peer(d->client)->features & WIRE_FEATURE_CHANGES);
     const unsigned int want =
         (reported ? FUSE_CAP_EXPLICIT_INVAL_DATA : FUSE_CAP_AUTO_INVAL_DATA) | FUSE_CAP_ASYNC_READ |
         FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_EXPIRE_ONLY | FUSE_CAP_READDIRPLUS |

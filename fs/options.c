@@ -132,9 +132,9 @@ static int set_locks(struct options *o, const char *value, struct failure *f)
 static int set_cache(struct options *o, const char *value, struct failure *f)
 {
     if (strcmp(value, "yes") == 0)
-        o->cache_off = false;
+        o->cache = true;
     else if (strcmp(value, "no") == 0)
-        o->cache_off = true;
+        o->cache = false;
     else
         return failure_set(f, -EINVAL, "cache=%s: expected cache=yes or cache=no", value);
     return 0;

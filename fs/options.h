@@ -16,7 +16,7 @@ struct options {
     bool allow_other;
     bool owner_server;
     bool locks_local; /* locks hold on this machine alone */
-    bool cache_off;   /* the kernel keeps nothing */
+    bool cache;       /* the kernel keeps what it was told until a change is reported */
     char *mountpoint; /* as given */
     char *workspace;  /* thread ID or directory name, or NULL */
     char *log_file;

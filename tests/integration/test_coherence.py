@@ -75,6 +75,13 @@ def compare(mounts, tree, names, what):
 
 
 @pytest.fixture
+def start_mount(start_mount):
+    def start(*arguments, options="", **keywords):
+        return start_mount(*arguments, options=",".join(filter(None, [options, "cache=yes"])), **keywords)
+    return start
+
+
+@pytest.fixture
 def workspace(service, run_berth):
     run_berth("create", WORKSPACE, check=True)
     return service.root / "workspaces" / WORKSPACE / "tree"
