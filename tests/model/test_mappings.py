@@ -19,7 +19,10 @@ def test_mappings_on_two_mounts(mounted, mounted_too, workspace):
     os.pwrite(here, b"y", 0)
     wait_until(lambda: os.pread(there, 1, 0) == b"y" and memory[:1] == b"y")
     (workspace / "f").open("r+b", buffering=0).write(b"z")
-    wait_until(lambda: memory[:1] == b"z")
+    def seen_when_opened():
+        os.close(os.open(mounted_too / "f", os.O_RDONLY))
+        return memory[:1] == b"z"
+    wait_until(seen_when_opened)
     memory[1:2] = b"S"
     memory.flush()
     assert os.pread(here, 4, 0) == b"zSxx" and (workspace / "f").read_bytes()[:4] == b"zSxx"
