@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from lib.cached import start_mount, workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 
 ROUNDS = 600
@@ -72,19 +73,6 @@ def compare(mounts, tree, names, what):
         for mount in mounts:
             shown = seen(mount / name)
             assert shown == truth, f"{what}: {name} on {mount}"
-
-
-@pytest.fixture
-def start_mount(start_mount):
-    def start(*arguments, options="", **keywords):
-        return start_mount(*arguments, options=",".join(filter(None, [options, "cache=yes"])), **keywords)
-    return start
-
-
-@pytest.fixture
-def workspace(service, run_berth):
-    run_berth("create", WORKSPACE, check=True)
-    return service.root / "workspaces" / WORKSPACE / "tree"
 
 
 def read_your_exec(service, mounts, tree, rounds, seed):

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from lib import berthwire
+from lib.cached import start_mount, workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 from lib.harness import wait_until
 from integration.test_coherence import NAMES, changes, compare
@@ -17,19 +18,6 @@ ROUNDS = 200
 LONG_ROUNDS = 5000
 
 DIRECTORIES, FILES = 40, 50
-
-
-@pytest.fixture
-def start_mount(start_mount):
-    def start(*arguments, options="", **keywords):
-        return start_mount(*arguments, options=",".join(filter(None, [options, "cache=yes"])), **keywords)
-    return start
-
-
-@pytest.fixture
-def workspace(service, run_berth):
-    run_berth("create", WORKSPACE, check=True)
-    return service.root / "workspaces" / WORKSPACE / "tree"
 
 
 @pytest.fixture
