@@ -21,9 +21,12 @@ from lib import harness as parts
 STATE = pytest.StashKey()
 
 
-def pytest_configure():
+def pytest_configure(config):
     """A run in the background, or under nohup, ignores signals that tests send to programs, and
-    what is ignored is inherited."""
+    what is ignored is inherited: by xdist's workers from here, who may not run this in their
+    main thread."""
+    if hasattr(config, "workerinput"):
+        return
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
