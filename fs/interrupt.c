@@ -58,12 +58,15 @@ static unsigned long stat_field(const char *stat, int number)
 }
 
 /* Killed, and by now closing its files, which no signal interrupts. (Who ends by itself must wait:
- * somebody may look at the files next.) */
+ * somebody may look at the files next.) /proc/PID/stat waits for a lock that execve() holds while
+ * it closes files, so that it must not be read before the thread has given its memory up, as only
+ * who exits does. */
 static bool was_killed(pid_t thread)
 {
-    char stat[PROC_MAX + 1];
-    return read_proc(thread, "stat", stat) && (stat_field(stat, STAT_FLAGS) & STAT_EXITING) &&
-           (stat_field(stat, STAT_EXIT_CODE) & 0x7f);
+    char text[PROC_MAX + 1];
+    return read_proc(thread, "status", text) && !strstr(text, "\nVmSize:") &&
+           read_proc(thread, "stat", text) && (stat_field(text, STAT_FLAGS) & STAT_EXITING) &&
+           (stat_field(text, STAT_EXIT_CODE) & 0x7f);
 }
 
 static bool is_gone(const struct request *r)

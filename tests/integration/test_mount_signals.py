@@ -14,6 +14,8 @@ what, path = sys.argv[1:]
 handled = []
 signal.signal(signal.SIGUSR1, lambda *_: handled.append(1))
 fd = os.open(path, os.O_RDWR)
+if what == "exec":
+    os.write(fd, b"x")
 directory = os.path.dirname(path)
 print("ready", flush=True)
 sys.stdin.readline()
@@ -28,6 +30,7 @@ call = {
     "mkdir": lambda: os.mkdir(os.path.join(directory, "d")),
     "list": lambda: os.listdir(directory),
     "rename": lambda: os.rename(os.path.join(directory, "g"), os.path.join(directory, "h")),
+    "exec": lambda: os.execv("/bin/echo", ["echo", "done"]),
 }[what]
 call()
 print("done", len(handled), flush=True)
@@ -97,3 +100,13 @@ def test_a_handled_signal_interrupts_nothing(stalled, what):
     out, _ = program.communicate("", timeout=20)
     assert out.startswith("done")
     assert program.returncode == 0
+
+
+def test_a_program_that_closes_as_it_becomes_another(stalled):
+    """In execve() the kernel closes files while it holds a lock that readers of /proc wait for."""
+    relay, _, start = stalled
+    program = start("exec")
+    time.sleep(0.5)
+    relay.resume()
+    out, _ = program.communicate("", timeout=20)
+    assert (out, program.returncode) == ("done\n", 0)
