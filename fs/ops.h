@@ -26,26 +26,30 @@ void op_statfs(fuse_req_t req, fuse_ino_t ino);
 /* link.c: what is shown of a symbolic link's text */
 void op_readlink(fuse_req_t req, fuse_ino_t ino);
 
-/* file.c: open files */
+/* open.c: opening files */
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
                struct fuse_file_info *fi);
-void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
-void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off_t off,
-              struct fuse_file_info *fi);
-void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
-void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi);
-void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
-                  struct fuse_file_info *fi);
-void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi);
-void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
-                        struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t off_out,
-                        struct fuse_file_info *fi_out, size_t len, int flags);
 
 /* WIRE_OPEN_NO_ATIME where an open with `flags` on a mount with any of these MS_… asks for it,
  * else 0. */
 uint32_t open_atime_flag(const struct driver *d, int flags, unsigned long mount_flags);
+
+/* read.c: what is in open files */
+void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
+void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi);
+
+/* write.c: changing it */
+void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off_t off,
+              struct fuse_file_info *fi);
+void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi);
+void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
+                  struct fuse_file_info *fi);
+void op_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
+                        struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t off_out,
+                        struct fuse_file_info *fi_out, size_t len, int flags);
 
 /* lock.c */
 void op_getlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lock);
