@@ -181,7 +181,7 @@ static struct inode *find_place(struct inode_table *t, const struct wire_attr *a
                                 const struct inode *parent, struct bytes name)
 {
     struct inode *i = inode_named(t, parent, name);
-    while (i && !inode_is(i, attr))
+    while (i && (!inode_is(i, attr) || inode_is_displaced(i)))
         i = next_named(i->next[INODE_BY_NAME], parent, name);
     return i;
 }
@@ -519,7 +519,7 @@ static void move_settle(struct inode_table *t)
     inode_unpin(t, to);
 }
 
-/* The kernel keeps the node ID, and with it the place that the link had, until it looks up anew. */
+/* The kernel keeps the node ID, which is of the place that the link had, until it looks up anew. */
 static void note_renamed_links(struct inode_table *t, const struct inode *parent, struct bytes name)
 {
     struct inode *i = inode_named(t, parent, name);
@@ -573,8 +573,9 @@ void inode_rename_end(struct inode_table *t, struct inode *from, struct bytes na
         inode_unpin(t, moved);
         inode_unpin(t, other);
     }
-    note_renamed_links(t, from, name);
-    if (exchange)
+    if (from != to)
+        note_renamed_links(t, from, name);
+    if (from != to && exchange)
         note_renamed_links(t, to, new_name);
     struct inode *directories = detach_directories(t, from, name);
     struct inode *others = exchange ? detach_directories(t, to, new_name) : NULL;

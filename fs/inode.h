@@ -24,6 +24,7 @@
  * It is freed when nlookup and pins are both 0. */
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include "base/buffer.h"
@@ -39,7 +40,7 @@ enum inode_flags {
     INODE_CACHED = 8,    /* what the kernel has of its content or listing is right */
     INODE_ALIAS = 16,    /* the file has, or had, another inode here, at another place */
     INODE_MISSED = 32,   /* directories: a name in it was looked up that tree.h did not know */
-    INODE_RENAMED = 32,  /* links: renamed here, and still known by its old place */
+    INODE_RENAMED = 32,  /* links: see inode_is_displaced */
     INODE_ASKED = 64,    /* a READTREE of it is under way */
     INODE_READ = 128,    /* what is below it was read ahead, once */
 };
@@ -139,6 +140,13 @@ void inode_lent_back(struct inode_table *t, uint64_t node, uint64_t ino, uint64_
 
 /* True when attr is of this very file. */
 bool inode_is(const struct inode *i, const struct wire_attr *attr);
+
+/* A link that a rename here has put into another directory. The node ID is of the old place: the
+ * kernel must look it up at the new one before it may follow it, and the ID is not given again. */
+static inline bool inode_is_displaced(const struct inode *i)
+{
+    return i->type == S_IFLNK && (i->flags & INODE_RENAMED);
+}
 
 /* Sets the server's node after it was found again; takes over one wire reference. */
 void inode_adopt(struct inode_table *t, struct inode *i, uint64_t node);

@@ -62,11 +62,6 @@ static void answer(struct request *r, struct bytes text, bool may_wait)
                 request_fail(r, error);
             return;
         }
-        /* At its new place it may be allowed: looked up there, it has another node ID. */
-        if (r->inode->flags & INODE_RENAMED) {
-            request_fail(r, -ESTALE);
-            return;
-        }
         d->stats.links_refused++;
         request_fail(r, -EACCES);
         return;
@@ -92,6 +87,11 @@ static void readlink_done(struct request *r, int error, const struct wire_messag
         return;
     }
     struct bytes text = reply->data.data;
+    /* Looked up at its new place, it has another node ID. */
+    if (inode_is_displaced(r->inode) && r->driver->settings->symlinks != LINK_VERBATIM) {
+        request_fail(r, -ESTALE);
+        return;
+    }
     if (text.len == 0 || text.len >= PATH_MAX || memchr(text.data, '\0', text.len))
         request_fail(r, -EIO);
     else

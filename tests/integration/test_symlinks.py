@@ -277,6 +277,21 @@ def test_renames_here_are_judged_at_the_new_place(tree, start):
     assert (root / "a/x/up").read_text() == "inside a"
 
 
+def test_a_link_renamed_here_is_judged_anew_at_once(tree, start):
+    """Its old place is not good for another moment, whatever the kernel still holds of it."""
+    plant(tree, [("a/b/lone", "../file")])
+    _, root = start("cache=yes")
+    for _ in range(300):
+        assert os.readlink(root / "a/b/lone") == "../file"
+        os.rename(root / "a/b/lone", root / "lone")
+        fails_with(errno.EACCES, os.readlink, root / "lone")
+        os.rename(root / "lone", root / "a/b/lone")
+    held = os.open(root / "a/b/lone", os.O_PATH | os.O_NOFOLLOW)
+    os.rename(root / "a/b/lone", root / "lone")
+    fails_with(errno.ESTALE, os.readlink, "", dir_fd=held)
+    os.close(held)
+
+
 def test_a_reader_who_does_nothing_more_is_not_waited_for_long(tree, start):
     plant(tree, [("a/b/c/link", "../../../file")])
     _, root = start()

@@ -237,6 +237,11 @@ static void test_a_link_has_a_node_for_each_place(void **state)
     assert_ptr_equal(flat->parent, s.workspace);
     struct inode *moved = known(&s.t, 9, S_IFLNK, s.c, "moved");
     assert_true(moved != flat && moved != deep && moved->parent == s.c);
+    assert_true(inode_is_displaced(flat) && !inode_is_displaced(moved));
+    rename_done(&s.t, s.c, "moved", s.workspace, "link", false);
+    struct inode *back = known(&s.t, 9, S_IFLNK, s.workspace, "link");
+    assert_true(back != flat && !inode_is_displaced(back));
+    inode_forget(&s.t, back, 1);
     inode_forget(&s.t, deep, 1);
     inode_forget(&s.t, flat, 1);
     inode_forget(&s.t, moved, 1);
