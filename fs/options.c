@@ -336,7 +336,8 @@ int options_parse(int argc, char *const argv[], bool helper, struct options *ret
         {"foreground", no_argument, NULL, 'f'},    {"workspace", required_argument, NULL, 'w'},
         {"options", required_argument, NULL, 'o'}, {0},
     };
-    struct options o __attribute__((cleanup(options_release))) = {.timeout_ms = OPTIONS_TIMEOUT_MS};
+    struct options o __attribute__((cleanup(options_release))) = {.timeout_ms = OPTIONS_TIMEOUT_MS,
+                                                                  .cache = true};
     const char *positional[2];
     size_t count = 0;
     optind = 0; /* start anew, and forget an earlier call's state */

@@ -11,10 +11,10 @@ DELAY = 0.05  # one way, so that a round trip is 100 ms
 
 @pytest.fixture
 def slow(service, start_relay, start_mount, run_berth):
-    """A workspace behind a relay; returns (path, relay) with the delay still off."""
+    """A workspace behind a relay, of which nothing is kept; returns (path, relay) with the delay still off."""
     run_berth("create", "demo", check=True)
     relay = start_relay(service)
-    mount = start_mount(service, url=relay.url)
+    mount = start_mount(service, url=relay.url, options="cache=no")
     os.stat(mount.path / "demo")
     return mount.path / "demo", relay
 
