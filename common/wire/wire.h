@@ -19,6 +19,8 @@
 #define WIRE_THREAD_ID_MAX 1024 /* as promised to agent frameworks */
 #define WIRE_DATA_MAX 0x100000  /* bytes in one READ or WRITE: the kernel's largest request */
 #define WIRE_CHUNK_MAX 0x40000  /* bytes in one stream item: bounds the wait behind it */
+#define WIRE_FILE_MAX 0x20000   /* bytes of a file that READFILES brings */
+#define WIRE_FILES_MAX 512      /* files of one READFILES: bounds how long it holds a worker */
 #define WIRE_RULES_MAX 32768    /* bytes of one set of visibility rules */
 #define WIRE_LOCK_END INT64_MAX /* last byte of a lock that goes to the end, wherever that is */
 #define WIRE_LOCK_WAITS_MAX 256 /* LOCK_SETs of one connection that may wait at a time */
@@ -97,6 +99,16 @@ enum wire_write_flags {
 
 enum wire_tree_flags {
     WIRE_TREE_ALONE = 1, /* the directory itself, none below it */
+};
+
+enum wire_readfiles_flags {
+    WIRE_READFILES_NO_ATIME = 1, /* as WIRE_OPEN_NO_ATIME: nobody has read them yet */
+};
+
+enum wire_file_flags {
+    /* Nothing is writing this file, and its last change is so long ago that the next one will have
+     * another time: (ino, generation, size, mtime, ctime) stand for this content for ever. */
+    WIRE_FILE_SETTLED = 1,
 };
 
 /* A lock's type in LOCK_GET, LOCK_FOUND and LOCK_SET. */
@@ -280,8 +292,8 @@ const struct wire_row *wire_row(uint32_t type);
 const struct wire_row *wire_row_at(size_t i);
 size_t wire_row_count(void);
 
-/* True for messages that carry file content or output: those with a BYTES field that may hold
- * WIRE_CHUNK_MAX or more. They are compressed on their own, all others in the stream. */
+/* True for messages that carry file content or output: FILES, and those with a BYTES field that may
+ * hold WIRE_CHUNK_MAX or more. They are compressed on their own, all others in the stream. */
 bool wire_row_is_bulk(const struct wire_row *row);
 
 /* Appends m's payload (no header). -EINVAL when a field is out of the table's bounds, and

@@ -124,6 +124,8 @@ static size_t reply_size(const struct wire_message *m, const struct wire_row *ro
         return at_most(m->readdir.size, WIRE_DATA_MAX);
     if (m->type == WIRE_READTREE)
         return at_most(m->readtree.size, WIRE_DATA_MAX);
+    if (m->type == WIRE_READFILES)
+        return at_most(m->readfiles.size, WIRE_DATA_MAX) + WIRE_FILE_MAX;
     if (m->type == WIRE_READLINK)
         return 4096;
     if (m->type == WIRE_GETXATTR || m->type == WIRE_LISTXATTR)

@@ -51,6 +51,7 @@ static operation_function *const file_operations[] = {
     ROW(LOCK_SET, lock_set),
     ROW(LOCK_CLAIM, lock_claim),
     ROW(READTREE, readtree),
+    ROW(READFILES, readfiles),
 };
 
 static operation_function *find_operation(enum wire_type type)

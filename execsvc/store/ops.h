@@ -53,6 +53,8 @@ OPERATION(lock_claim);
 OPERATION(readdir);
 /* ops_tree.c */
 OPERATION(readtree);
+/* ops_content.c */
+OPERATION(readfiles);
 /* ops_xattr.c */
 OPERATION(getxattr);
 OPERATION(setxattr);
@@ -80,6 +82,10 @@ void place_close(struct place *place);
  * then holds one reference more on. -ENOENT also when it is hidden. */
 int entry_find(struct file_session *session, const struct view *view, struct node *dir, int dir_fd,
                const char *name, struct wire_attr *ret_attr, uint64_t *ret_node);
+
+/* Opens a node's regular file, flags: WIRE_OPEN_…, for whoever holds the descriptor. Never waits:
+ * -EISDIR, -ELOOP and -ENXIO for what is none, -ESTALE and others as grip_take and open(2). */
+int file_open(struct node *node, uint32_t flags, int *ret_fd, struct statx *ret_stx);
 
 /* Clears set-user-ID and set-group-ID of a regular file as a write by an ordinary user does. */
 int attr_kill_priv(int fd);

@@ -86,7 +86,7 @@ static int open_directory(struct node *node, uint32_t wire, int *ret_fd, struct 
     return 0;
 }
 
-/* Opens what a grip holds, which is a regular file. */
+/* flags: of open(2), from wire. */
 static int open_regular(struct node *node, uint32_t wire, int flags, int *ret_fd,
                         struct statx *ret_stx)
 {
@@ -114,6 +114,13 @@ static int open_regular(struct node *node, uint32_t wire, int flags, int *ret_fd
     }
     *ret_fd = take_fd(&fd);
     return 0;
+}
+
+int file_open(struct node *node, uint32_t wire, int *ret_fd, struct statx *ret_stx)
+{
+    int flags;
+    int r = node->type == S_IFDIR ? -EISDIR : open_flags(wire, &flags);
+    return r < 0 ? r : open_regular(node, wire, flags, ret_fd, ret_stx);
 }
 
 static int open_node(struct file_session *session, struct node *node, uint32_t wire,

@@ -354,6 +354,35 @@ static void on_readtree(struct race_scene *s)
         t_forget(s->f, nodes[--count], 1);
 }
 
+static void on_readfiles(struct race_scene *s)
+{
+    char buffer[32];
+    const uint64_t nodes[] = {s->target, s->e, look_up(s, s->e, pick(s, "file", buffer)),
+                              look_up(s, s->e, pick(s, "link", buffer)), s->victim};
+    struct buffer wanted = {0};
+    for (size_t i = 0; i < ARRAY_SIZE(nodes); i++)
+        assert_int_equal(wire_list_append(&wanted, bytes_of(&nodes[i], sizeof nodes[i])), 0);
+    const struct wire_message m = {
+        .type = WIRE_READFILES,
+        .readfiles = {.size = 65536, .files = wire_list_of(&wanted, ARRAY_SIZE(nodes))}};
+    int r = ask(s, &m);
+    struct wire_list list = s->f->reply.message.files.files;
+    uint32_t offset = 0;
+    struct bytes element;
+    while (r == 0 && wire_list_next(&list, &offset, &element)) {
+        struct wire_message file;
+        assert_int_equal(wire_decode(WIRE_FILE, element, &file), 0);
+        check_attr(&file.file.attr);
+        assert_false(holds(file.file.data, CANARY_TEXT));
+        if (!is_expected(-(int)file.file.error) && file.file.error != EAGAIN)
+            fail_msg("READFILES: errno %d", (int)file.file.error);
+    }
+    buffer_release(&wanted);
+    for (size_t i = 2; i < 4; i++)
+        if (nodes[i])
+            t_forget(s->f, nodes[i], 1);
+}
+
 static void on_statfs(struct race_scene *s)
 {
     (void)ask(s, &(struct wire_message){.type = WIRE_STATFS, .statfs.node = s->target});
@@ -469,6 +498,7 @@ static const struct attack {
     {WIRE_RELEASE, on_release, 0},
     {WIRE_READDIR, on_readdir, 0},
     {WIRE_READTREE, on_readtree, 0},
+    {WIRE_READFILES, on_readfiles, 0},
     {WIRE_STATFS, on_statfs, 0},
     {WIRE_GETXATTR, on_getxattr, 0},
     {WIRE_SETXATTR, on_setxattr, 0},

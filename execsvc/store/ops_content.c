@@ -1,0 +1,170 @@
+#include "store/ops.h"
+
+#include <endian.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Bytes of content that one request gets, whatever it asks for. Stops a client from making every
+ * reply, and what waits behind it, as large as a frame can be. */
+#define FILES_SIZE_MAX ((size_t)512 << 10)
+
+/* A FILE without its data, and its length in the list. */
+#define FILE_SIZE ((size_t)(4 + 8 + 4 + 4 + WIRE_ATTR_SIZE + 4))
+_Static_assert(FILES_SIZE_MAX + WIRE_FILES_MAX * FILE_SIZE <= WIRE_DATA_MAX, "fits in FILES");
+
+/* Times that a file is read anew because it changed meanwhile. Stops somebody who writes it without
+ * end from holding a worker. */
+#define READ_TRIES 4
+
+/* The next change of a file has a later time than its last one when that is so long ago: no
+ * filesystem has coarser times than FAT. */
+#define SETTLED_SECONDS 2
+
+/* One file's content, as it was read. */
+struct content {
+    int fd;
+    size_t limit; /* -E2BIG: it is larger */
+    struct statx stx;
+    struct buffer *data;
+    bool settled;
+};
+
+static bool same_time(const struct statx_timestamp *a, const struct statx_timestamp *b)
+{
+    return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+static bool same_version(const struct statx *a, const struct statx *b)
+{
+    return a->stx_size == b->stx_size && same_time(&a->stx_ctime, &b->stx_ctime) &&
+           same_time(&a->stx_mtime, &b->stx_mtime);
+}
+
+/* Reads up to max bytes from the start. */
+static int read_whole(int fd, size_t max, struct buffer *data)
+{
+    data->len = 0;
+    int r = buffer_reserve(data, max);
+    if (r < 0)
+        return r;
+    while (data->len < max) {
+        ssize_t n = pread(fd, data->data + data->len, max - data->len, (off_t)data->len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -errno;
+        if (n == 0)
+            break;
+        data->len += (size_t)n;
+    }
+    return 0;
+}
+
+/* By the clock that the kernel takes file times from. */
+static bool is_settled(const struct statx *stx)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    return stx->stx_ctime.tv_sec + SETTLED_SECONDS < now.tv_sec;
+}
+
+/* -EAGAIN: it changed meanwhile. */
+static int read_once(struct content *c)
+{
+    struct statx before;
+    int r = grip_statx_fd(c->fd, &before);
+    if (r < 0)
+        return r;
+    if (before.stx_size > WIRE_FILE_MAX)
+        return -EFBIG;
+    if (before.stx_size > c->limit)
+        return -E2BIG;
+    c->settled = is_settled(&before);
+    /* One more byte than there should be tells that it has grown. */
+    r = read_whole(c->fd, before.stx_size + 1, c->data);
+    if (r == 0)
+        r = grip_statx_fd(c->fd, &c->stx);
+    if (r < 0)
+        return r;
+    return same_version(&before, &c->stx) && c->data->len == c->stx.stx_size ? 0 : -EAGAIN;
+}
+
+static int read_content(struct content *c)
+{
+    int r = -EAGAIN;
+    for (int tries = 0; r == -EAGAIN && tries < READ_TRIES; tries++)
+        r = read_once(c);
+    return r;
+}
+
+/* *ret: the file, its data in storage; or with its error alone. -E2BIG: it has more than limit
+ * bytes; -ENOMEM. */
+static int read_file(struct file_session *session, uint64_t number, uint32_t flags, size_t limit,
+                     struct buffer *storage, struct wire_file *ret)
+{
+    uint32_t open_flags =
+        WIRE_OPEN_READ | (flags & WIRE_READFILES_NO_ATIME ? (uint32_t)WIRE_OPEN_NO_ATIME : 0);
+    _cleanup_node_ struct node *node = NULL;
+    _cleanup_close_ int fd = -1;
+    struct content c = {.limit = limit, .data = storage};
+    *ret = (struct wire_file){.node = number};
+    int r = node_get(session, number, &node);
+    if (r == 0)
+        r = file_open(node, open_flags, &fd, &c.stx);
+    if (r == 0) {
+        c.fd = fd;
+        r = read_content(&c);
+    }
+    if (r == 0)
+        r = node_attr(node, &c.stx, &ret->attr);
+    if (r == 0) {
+        ret->flags = c.settled ? WIRE_FILE_SETTLED : 0;
+        ret->data = buffer_view(storage);
+    } else {
+        *ret = (struct wire_file){.node = number, .error = (uint32_t)-r};
+    }
+    return r == -ENOMEM || r == -E2BIG ? r : 0;
+}
+
+static int append_file(struct buffer *list, const struct wire_file *file)
+{
+    const struct wire_message m = {.type = WIRE_FILE, .file = *file};
+    size_t before = list->len;
+    int r = buffer_append_u32(list, (uint32_t)(FILE_SIZE - 4 + file->data.len));
+    if (r == 0)
+        r = wire_encode(list, &m);
+    if (r < 0)
+        list->len = before;
+    return r;
+}
+
+OPERATION(readfiles)
+{
+    const struct wire_readfiles *asked = &m->readfiles;
+    if (asked->flags & ~(uint32_t)WIRE_READFILES_NO_ATIME)
+        return -EINVAL;
+    _cleanup_buffer_ struct buffer data = {0};
+    size_t room = asked->size < FILES_SIZE_MAX ? asked->size : FILES_SIZE_MAX;
+    uint32_t count = 0, offset = 0;
+    for (struct bytes element; wire_list_next(&asked->files, &offset, &element); count++) {
+        struct wire_file file;
+        uint64_t number;
+        if (element.len != sizeof number)
+            return -EINVAL;
+        memcpy(&number, element.data, sizeof number);
+        int r = read_file(session, le64toh(number), asked->flags, count == 0 ? WIRE_FILE_MAX : room,
+                          &data, &file);
+        if (r == -E2BIG)
+            break;
+        if (r < 0)
+            return r;
+        r = append_file(&ret->storage, &file);
+        if (r < 0)
+            return r;
+        room -= file.data.len < room ? file.data.len : room;
+    }
+    ret->message = (struct wire_message){.type = WIRE_FILES,
+                                         .files.files = wire_list_of(&ret->storage, count)};
+    return 0;
+}
