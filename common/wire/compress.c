@@ -6,8 +6,11 @@
 /* The fastest level: at 100 Mbit/s and above, a slower one takes longer than it saves. */
 #define LEVEL 1
 
-/* Whether bulk shrinks is tried on so much of it. */
+/* Whether bulk shrinks is tried on so much of it, in so many places: what is compressed already
+ * begins with a header that is not, and FILES has files of several kinds. */
 #define SAMPLE_SIZE 4096
+#define SAMPLE_DISTANCE 0x8000
+#define SAMPLES_MAX 8
 
 struct compressor {
     ZSTD_CCtx *stream;
@@ -100,6 +103,24 @@ static int compress_once(ZSTD_CCtx *context, struct bytes in, size_t limit, stru
     return 0;
 }
 
+/* 1: some part of it does; 0: none. -ENOMEM. out is for the work alone. */
+static int seems_to_shrink(ZSTD_CCtx *context, struct bytes in, struct buffer *out)
+{
+    size_t start = out->len, places = in.len / SAMPLE_DISTANCE;
+    if (places == 0)
+        places = 1;
+    if (places > SAMPLES_MAX)
+        places = SAMPLES_MAX;
+    int r = 1;
+    for (size_t i = 0; r == 1 && i < places; i++) {
+        size_t middle = in.len / places * i + in.len / places / 2;
+        struct bytes sample = bytes_of(in.data + middle - SAMPLE_SIZE / 2, SAMPLE_SIZE);
+        r = compress_once(context, sample, SAMPLE_SIZE / 4 * 3, out);
+        out->len = start;
+    }
+    return r < 0 ? r : !r;
+}
+
 int compressor_bulk(struct compressor **c, struct bytes in, struct buffer *out)
 {
     int r = compressor_get(c);
@@ -107,16 +128,9 @@ int compressor_bulk(struct compressor **c, struct bytes in, struct buffer *out)
         r = context_get(&(*c)->bulk, COMPRESS_BULK_WINDOW_LOG);
     if (r < 0)
         return r;
-    size_t start = out->len;
-    if (in.len > SAMPLE_SIZE) {
-        /* From the middle: many formats that are compressed already begin with a header
-         * that is not. */
-        struct bytes sample = bytes_of(in.data + (in.len - SAMPLE_SIZE) / 2, SAMPLE_SIZE);
-        r = compress_once((*c)->bulk, sample, SAMPLE_SIZE / 4 * 3, out);
-        out->len = start;
-        if (r != 0)
-            return r < 0 ? r : 0;
-    }
+    r = in.len > SAMPLE_SIZE ? seems_to_shrink((*c)->bulk, in, out) : 1;
+    if (r <= 0)
+        return r;
     r = compress_once((*c)->bulk, in, in.len / 8 * 7, out);
     return r < 0 ? r : !r;
 }

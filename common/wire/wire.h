@@ -106,8 +106,9 @@ enum wire_readfiles_flags {
 };
 
 enum wire_file_flags {
-    /* Nothing is writing this file, and its last change is so long ago that the next one will have
-     * another time: (ino, generation, size, mtime, ctime) stand for this content for ever. */
+    /* It is covered (WIRE_ATTR_COVERED), so nothing writes it now, and its last change is so long
+     * ago that the next one will have another time: (ino, generation, size, mtime, ctime) stand for
+     * this content for ever. */
     WIRE_FILE_SETTLED = 1,
 };
 

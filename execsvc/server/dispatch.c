@@ -10,6 +10,9 @@
 /* Fixed fields and names of any file request, in its payload or its reply. */
 #define SMALL_MESSAGE 1536
 
+/* A FILE but for its content. */
+#define FILE_OVERHEAD ((size_t)(32 + WIRE_ATTR_SIZE))
+
 /* --- on the loop ------------------------------------------------------------------ */
 
 typedef void loop_handler(struct connection *c, struct call *call, const struct wire_message *m);
@@ -125,7 +128,8 @@ static size_t reply_size(const struct wire_message *m, const struct wire_row *ro
     if (m->type == WIRE_READTREE)
         return at_most(m->readtree.size, WIRE_DATA_MAX);
     if (m->type == WIRE_READFILES)
-        return at_most(m->readfiles.size, WIRE_DATA_MAX) + WIRE_FILE_MAX;
+        return m->readfiles.files.count * FILE_OVERHEAD +
+               at_most(m->readfiles.size + (size_t)WIRE_FILE_MAX, WIRE_DATA_MAX);
     if (m->type == WIRE_READLINK)
         return 4096;
     if (m->type == WIRE_GETXATTR || m->type == WIRE_LISTXATTR)

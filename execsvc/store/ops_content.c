@@ -116,15 +116,31 @@ static int read_file(struct file_session *session, uint64_t number, uint32_t fla
         c.fd = fd;
         r = read_content(&c);
     }
+    /* Who writes is asked last: whoever did while it was read is still there, or is reported. */
     if (r == 0)
         r = node_attr(node, &c.stx, &ret->attr);
     if (r == 0) {
-        ret->flags = c.settled ? WIRE_FILE_SETTLED : 0;
+        ret->flags = c.settled && (ret->attr.flags & WIRE_ATTR_COVERED) ? WIRE_FILE_SETTLED : 0;
         ret->data = buffer_view(storage);
     } else {
         *ret = (struct wire_file){.node = number, .error = (uint32_t)-r};
     }
     return r == -ENOMEM || r == -E2BIG ? r : 0;
+}
+
+/* As store_handle does for the one file of other requests: a directory that others have moved is
+ * found again once it is known where to. *detected: it was, for this request. */
+static int read_moved_file(struct file_session *session, uint64_t number, uint32_t flags,
+                           size_t limit, struct buffer *storage, bool *detected,
+                           struct wire_file *ret)
+{
+    int r = read_file(session, number, flags, limit, storage, ret);
+    if (r < 0 || ret->error != ESTALE || *detected || !session->store->detects)
+        return r;
+    *detected = true;
+    return store_detect(session->store) < 0
+               ? r
+               : read_file(session, number, flags, limit, storage, ret);
 }
 
 static int append_file(struct buffer *list, const struct wire_file *file)
@@ -147,14 +163,15 @@ OPERATION(readfiles)
     _cleanup_buffer_ struct buffer data = {0};
     size_t room = asked->size < FILES_SIZE_MAX ? asked->size : FILES_SIZE_MAX;
     uint32_t count = 0, offset = 0;
+    bool detected = false;
     for (struct bytes element; wire_list_next(&asked->files, &offset, &element); count++) {
         struct wire_file file;
         uint64_t number;
         if (element.len != sizeof number)
             return -EINVAL;
         memcpy(&number, element.data, sizeof number);
-        int r = read_file(session, le64toh(number), asked->flags, count == 0 ? WIRE_FILE_MAX : room,
-                          &data, &file);
+        int r = read_moved_file(session, le64toh(number), asked->flags,
+                                count == 0 ? WIRE_FILE_MAX : room, &data, &detected, &file);
         if (r == -E2BIG)
             break;
         if (r < 0)

@@ -1,6 +1,7 @@
 #include "session_pair.h"
 
 #include "samples.h"
+#include "wire/compress.h"
 
 static void hello_exchange(void **state)
 {
@@ -153,6 +154,30 @@ static void every_message_crosses(void **state)
                         cross(row, (enum sample_kind)kind, (enum wire_from)from, features,
                               row->max_payload > 100000 ? 4099 : 1);
     }
+}
+
+/* One reply can hold files that shrink and files that do not. */
+static void what_shrinks_in_part_is_compressed(void **state)
+{
+    enum { SIZE = 0x40000, PART = SIZE / 4 };
+    struct compressor *c = NULL;
+    struct buffer in = {0}, out = {0};
+    assert_int_equal(buffer_reserve(&in, SIZE), 0);
+    for (uint32_t x = 1; in.len < SIZE; x ^= x << 5)
+        in.data[in.len++] = (uint8_t)((x ^= x << 13, x ^= x >> 17) >> 7);
+    assert_int_equal(compressor_bulk(&c, buffer_view(&in), &out), 0);
+    assert_int_equal(out.len, 0);
+    for (size_t part = 0; part < 4; part++) {
+        memmove(in.data + (part == 0 ? 0 : (part - 1) * PART), in.data + part * PART,
+                part == 0 ? 0 : PART);
+        memset(in.data + part * PART, 'x', PART);
+        assert_int_equal(compressor_bulk(&c, buffer_view(&in), &out), 1);
+        assert_true(out.len < SIZE / 8 * 7);
+        out.len = 0;
+    }
+    compressor_free(c);
+    buffer_release(&in);
+    buffer_release(&out);
 }
 
 static void replies_come_out_of_order(void **state)
@@ -520,6 +545,7 @@ int main(void)
         cmocka_unit_test(hello_exchange),
         cmocka_unit_test(bad_configs_are_refused),
         cmocka_unit_test(every_message_crosses),
+        cmocka_unit_test(what_shrinks_in_part_is_compressed),
         cmocka_unit_test(replies_come_out_of_order),
         cmocka_unit_test(max_calls_holds_back_the_client),
         cmocka_unit_test(open_calls_are_listed),

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -277,11 +278,38 @@ static void test_settled(void **state)
     assert_int_equal(file.flags, 0);
     ahead = 60;
     assert_int_equal(read_one(f, node, 0, &file), 0);
-    assert_int_equal(file.flags, WIRE_FILE_SETTLED);
+    if (getuid() == 0)
+        assert_int_equal(file.attr.flags, WIRE_ATTR_COVERED);
+    assert_int_equal(file.flags, file.attr.flags & WIRE_ATTR_COVERED ? WIRE_FILE_SETTLED : 0);
     ahead = -60; /* the file is of the future: its time can come again */
     assert_int_equal(read_one(f, node, 0, &file), 0);
     assert_int_equal(file.flags, 0);
     ahead = 0;
+}
+
+static void test_moved_by_others(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_file file;
+    char full[4096], other[4096];
+    assert_int_equal(mkdir(tree_path(f, "here", full), 0755), 0);
+    make_file(f, "here/one", "one");
+    make_file(f, "here/two", "two");
+    const uint64_t nodes[] = {(uint64_t)t_walk(f, "here/one"), (uint64_t)t_walk(f, "here/two")};
+    /* What this process does itself is not reported. */
+    pid_t child = fork();
+    if (child == 0)
+        _exit(rename(tree_path(f, "here", full), tree_path(f, "there", other)) < 0);
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    drop_descriptors(f);
+    if (store_detects(f->store)) {
+        assert_string_equal(lengths(f, nodes, 2, FULL), "3 3 ");
+    } else {
+        assert_int_equal(read_one(f, nodes[0], 0, &file), -ESTALE);
+        assert_int_equal(read_one(f, nodes[1], 0, &file), -ESTALE);
+    }
 }
 
 /* --- while it is written ------------------------------------------------------------ */
@@ -373,6 +401,7 @@ int main(int argc, char **argv)
         TEST(test_rules),
         TEST(test_access_time),
         TEST(test_settled),
+        TEST(test_moved_by_others),
         TEST(test_beside_a_writer),
         TEST(test_beside_replacements),
     };
