@@ -146,6 +146,18 @@ int paths_service_root(char **ret, struct failure *ret_failure)
     return r < 0 ? r : print(ret, ret_failure, "%s/.local/state/berth", home);
 }
 
+int paths_cache_dir(char **ret, struct failure *ret_failure)
+{
+    const char *xdg = xdg_directory("XDG_CACHE_HOME");
+    if (xdg)
+        return print(ret, ret_failure, "%s/berth", xdg);
+    if (geteuid() == 0)
+        return print(ret, ret_failure, "/var/cache/berth");
+    _cleanup_free_ char *home = NULL;
+    int r = home_directory(&home, ret_failure);
+    return r < 0 ? r : print(ret, ret_failure, "%s/.cache/berth", home);
+}
+
 int paths_config_file(char **ret, struct failure *ret_failure)
 {
     _cleanup_free_ char *file = NULL;

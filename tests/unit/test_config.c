@@ -197,6 +197,7 @@ static void test_paths_of_root(void **state)
     expect_path(paths_socket, "/run/berth/berthd.sock");
     expect_path(paths_default_url, "unix:/run/berth/berthd.sock");
     expect_path(paths_service_root, "/var/lib/berth");
+    expect_path(paths_cache_dir, "/var/cache/berth");
     (void)setenv("XDG_RUNTIME_DIR", "relative", 1); /* ignored, as the specification wants */
     expect_path(paths_runtime_dir, "/run/berth");
     (void)setenv("XDG_RUNTIME_DIR", "/run/user/0", 1);

@@ -1,0 +1,336 @@
+#include "cache/segment.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <openssl/evp.h>
+#include <openssl/rand.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+
+#define HEADER_SIZE 4096
+#define DATA_START (HEADER_SIZE + SEGMENT_SLOTS_MAX * sizeof(struct segment_slot))
+
+/* Integers are the machine's own: the cache is of this machine, and on another one where they
+ * differ nothing is found. */
+struct header {
+    char magic[8];
+    uint8_t service[SEGMENT_DIGEST_SIZE];
+    char name[SEGMENT_SERVICE_MAX]; /* ends in a NUL */
+};
+
+static const char magic[8] = "berthC1\n";
+
+static_assert(sizeof(struct header) <= HEADER_SIZE, "the header has its place");
+static_assert(sizeof(struct segment_slot) == 16, "slots have no holes");
+static_assert(DATA_START % SEGMENT_UNIT == 0, "data begins at a unit");
+static_assert(DATA_START + SEGMENT_DIGEST_SIZE + SEGMENT_CONTENT_MAX <= (1 << 20),
+              "a content fits into the smallest segment");
+
+static int read_at(int fd, void *data, size_t size, uint64_t at, size_t *ret_len)
+{
+    size_t len = 0;
+    while (len < size) {
+        ssize_t n = pread(fd, (uint8_t *)data + len, size - len, (off_t)(at + len));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -errno;
+        if (n == 0)
+            break;
+        len += (size_t)n;
+    }
+    *ret_len = len;
+    return 0;
+}
+
+static int write_at(int fd, const void *data, size_t size, uint64_t at)
+{
+    for (size_t done = 0; done < size;) {
+        ssize_t n = pwrite(fd, (const uint8_t *)data + done, size - done, (off_t)(at + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? -errno : -EIO;
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+/* --- checks ------------------------------------------------------------------------- */
+
+static int digest(const struct segment_service *service, const struct segment_key *key,
+                  struct bytes content, uint8_t ret[SEGMENT_DIGEST_SIZE])
+{
+    EVP_MD_CTX *context = EVP_MD_CTX_new();
+    if (!context)
+        return -ENOMEM;
+    uint64_t key_len = key->name.len;
+    bool done = EVP_DigestInit_ex(context, EVP_sha256(), NULL) == 1 &&
+                EVP_DigestUpdate(context, service->id, sizeof service->id) == 1 &&
+                EVP_DigestUpdate(context, &key_len, sizeof key_len) == 1 &&
+                EVP_DigestUpdate(context, key->name.data, key->name.len) == 1 &&
+                EVP_DigestUpdate(context, content.data, content.len) == 1 &&
+                EVP_DigestFinal_ex(context, ret, NULL) == 1;
+    EVP_MD_CTX_free(context);
+    return done ? 0 : -ENOMEM;
+}
+
+static uint64_t slot_end(const struct segment_slot *slot)
+{
+    uint64_t end = slot->unit * SEGMENT_UNIT + SEGMENT_DIGEST_SIZE + slot->size;
+    return (end + SEGMENT_UNIT - 1) / SEGMENT_UNIT * SEGMENT_UNIT;
+}
+
+static bool slot_is_possible(const struct segment_slot *slot)
+{
+    return slot->hash && slot->size <= SEGMENT_CONTENT_MAX &&
+           slot->unit >= DATA_START / SEGMENT_UNIT && slot_end(slot) <= SEGMENT_SIZE_MAX;
+}
+
+/* --- reading ------------------------------------------------------------------------ */
+
+static int read_header(int fd, struct segment_service *ret)
+{
+    struct stat st;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    struct header header;
+    size_t len = 0;
+    int r = S_ISREG(st.st_mode) ? read_at(fd, &header, sizeof header, 0, &len) : 0;
+    if (r < 0)
+        return r;
+    if (len < sizeof header || memcmp(header.magic, magic, sizeof magic) != 0 ||
+        header.name[sizeof header.name - 1])
+        return -EBADMSG;
+    memcpy(ret->id, header.service, sizeof ret->id);
+    memcpy(ret->name, header.name, sizeof ret->name);
+    return 0;
+}
+
+static int open_file(int dir, const char *name, int flags, int *ret_fd)
+{
+    /* Not to be led elsewhere, nor to wait for the other end of a pipe. */
+    int fd = openat(dir, name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ELOOP || errno == EISDIR || errno == ENXIO ? -EBADMSG : -errno;
+    *ret_fd = fd;
+    return 0;
+}
+
+int segment_open(int dir, const char *name, struct segment_service *ret_service, int *ret_fd)
+{
+    _cleanup_close_ int fd = -1;
+    int r = open_file(dir, name, O_RDONLY, &fd);
+    if (r == 0)
+        r = read_header(fd, ret_service);
+    if (r == 0)
+        *ret_fd = take_fd(&fd);
+    return r;
+}
+
+/* *ret_used: up to where slots are taken; *ret_end: up to where data is. */
+static int load_slots(int fd, struct segment_slot *slots, uint32_t *ret_used, uint64_t *ret_end)
+{
+    size_t len;
+    int r = read_at(fd, slots, SEGMENT_SLOTS_MAX * sizeof *slots, HEADER_SIZE, &len);
+    if (r < 0)
+        return r;
+    uint32_t used = 0;
+    *ret_end = DATA_START;
+    for (; used < len / sizeof *slots && slots[used].hash; used++)
+        if (slot_is_possible(&slots[used]) && slot_end(&slots[used]) > *ret_end)
+            *ret_end = slot_end(&slots[used]);
+    *ret_used = used;
+    return 0;
+}
+
+int segment_slots(int fd, struct segment_slot **ret, uint32_t *ret_count)
+{
+    _cleanup_free_ struct segment_slot *slots = malloc(SEGMENT_SLOTS_MAX * sizeof *slots);
+    if (!slots)
+        return -ENOMEM;
+    uint32_t used;
+    uint64_t end;
+    int r = load_slots(fd, slots, &used, &end);
+    if (r < 0)
+        return r;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < used; i++)
+        if (slot_is_possible(&slots[i]))
+            slots[count++] = slots[i];
+    struct segment_slot *smaller = realloc(slots, (count ? count : 1) * sizeof *slots);
+    if (!smaller)
+        return -ENOMEM;
+    (void)take_ptr(slots);
+    *ret = smaller;
+    *ret_count = count;
+    return 0;
+}
+
+int segment_read(int fd, const struct segment_service *service, const struct segment_key *key,
+                 const struct segment_slot *slot, uint8_t *data)
+{
+    uint8_t expected[SEGMENT_DIGEST_SIZE], actual[SEGMENT_DIGEST_SIZE];
+    struct iovec parts[] = {{expected, sizeof expected}, {data, slot->size}};
+    ssize_t n;
+    do
+        n = preadv(fd, parts, 2, (off_t)(slot->unit * SEGMENT_UNIT));
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        return -errno;
+    if ((size_t)n != sizeof expected + slot->size)
+        return -EBADMSG;
+    int r = digest(service, key, bytes_of(data, slot->size), actual);
+    if (r < 0)
+        return r;
+    return memcmp(expected, actual, sizeof actual) == 0 ? 0 : -EBADMSG;
+}
+
+/* --- writing ------------------------------------------------------------------------ */
+
+static int make_file(int dir, char name[SEGMENT_NAME_SIZE], int *ret_fd)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    uint64_t random;
+    if (RAND_bytes((unsigned char *)&random, sizeof random) != 1)
+        return -EIO;
+    /* Names sort by age, for people; the random part keeps processes apart. */
+    (void)snprintf(name, SEGMENT_NAME_SIZE, "%010llx%016" PRIx64 SEGMENT_SUFFIX,
+                   (unsigned long long)now.tv_sec, random);
+    *ret_fd = openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    return *ret_fd < 0 ? -errno : 0;
+}
+
+int segment_make(int dir, const struct segment_service *service, struct segment_writer *ret)
+{
+    struct segment_writer w = {.count = 0, .end = DATA_START};
+    _cleanup_close_ int fd = -1;
+    int r = make_file(dir, w.name, &fd);
+    if (r < 0)
+        return r;
+    struct header header = {0};
+    memcpy(header.magic, magic, sizeof magic);
+    memcpy(header.service, service->id, sizeof header.service);
+    memcpy(header.name, service->name, strnlen(service->name, sizeof header.name - 1));
+    /* Locked first: one that is not, and has no header, was left behind by a process that died. */
+    r = flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : write_at(fd, &header, sizeof header, 0);
+    if (r < 0) {
+        (void)unlinkat(dir, w.name, 0);
+        return r;
+    }
+    w.fd = take_fd(&fd);
+    *ret = w;
+    return 0;
+}
+
+static bool is_there(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && st.st_nlink > 0;
+}
+
+int segment_adopt(int dir, const char *name, struct segment_writer *ret)
+{
+    struct segment_writer w;
+    struct segment_service service;
+    _cleanup_close_ int fd = -1;
+    int r = open_file(dir, name, O_RDWR, &fd);
+    if (r == 0)
+        r = flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : 0;
+    if (r == 0)
+        r = is_there(fd) ? read_header(fd, &service) : -EAGAIN;
+    if (r < 0)
+        return r;
+    _cleanup_free_ struct segment_slot *slots = malloc(SEGMENT_SLOTS_MAX * sizeof *slots);
+    if (!slots)
+        return -ENOMEM;
+    r = load_slots(fd, slots, &w.count, &w.end);
+    if (r < 0)
+        return r;
+    if (w.count == SEGMENT_SLOTS_MAX || w.end >= SEGMENT_SIZE_MAX)
+        return -EAGAIN;
+    (void)snprintf(w.name, sizeof w.name, "%s", name);
+    w.fd = take_fd(&fd);
+    *ret = w;
+    return 0;
+}
+
+int segment_append(struct segment_writer *w, const struct segment_service *service,
+                   const struct segment_key *key, struct bytes content, uint64_t size_max,
+                   struct segment_slot *ret_slot, bool *ret_full)
+{
+    assert(content.len <= SEGMENT_CONTENT_MAX);
+    struct segment_slot slot = {
+        .hash = key->hash,
+        .unit = (uint32_t)(w->end / SEGMENT_UNIT),
+        .size = (uint32_t)content.len,
+    };
+    *ret_full = w->count == SEGMENT_SLOTS_MAX || slot_end(&slot) > size_max || !is_there(w->fd);
+    if (*ret_full)
+        return -ENOSPC;
+    uint8_t head[SEGMENT_DIGEST_SIZE];
+    int r = digest(service, key, content, head);
+    /* Digest and content in one call, as a rule. */
+    const struct iovec parts[] = {{head, sizeof head},
+                                  {(void *)(uintptr_t)content.data, content.len}};
+    ssize_t n = 0;
+    if (r == 0) {
+        n = pwritev(w->fd, parts, 2, (off_t)w->end);
+        r = n < 0 && errno != EINTR ? -errno : 0;
+    }
+    size_t written = n > 0 ? (size_t)n : 0;
+    if (r == 0 && written < sizeof head)
+        r = write_at(w->fd, head + written, sizeof head - written, w->end + written);
+    size_t of_content = written > sizeof head ? written - sizeof head : 0;
+    if (r == 0 && of_content < content.len)
+        r = write_at(w->fd, content.data + of_content, content.len - of_content,
+                     w->end + sizeof head + of_content);
+    if (r == 0)
+        r = write_at(w->fd, &slot, sizeof slot, HEADER_SIZE + (uint64_t)w->count * sizeof slot);
+    if (r < 0) {
+        /* Gives the space of a part back, which a full disk has use for. */
+        (void)!ftruncate(w->fd, (off_t)w->end);
+        return r;
+    }
+    w->count++;
+    w->end = slot_end(&slot);
+    *ret_slot = slot;
+    return 0;
+}
+
+void segment_close(struct segment_writer *w)
+{
+    close_fd(&w->fd);
+}
+
+void segment_discard(int dir, const char *name)
+{
+    struct segment_service service;
+    _cleanup_close_ int fd = -1;
+    if (open_file(dir, name, O_RDONLY, &fd) == 0 &&
+        (flock(fd, LOCK_EX | LOCK_NB) < 0 || read_header(fd, &service) == 0))
+        return;
+    (void)unlinkat(dir, name, 0);
+}
+
+int segment_remove(int dir, const char *name)
+{
+    _cleanup_close_ int fd = -1;
+    (void)open_file(dir, name, O_WRONLY, &fd);
+    if (unlinkat(dir, name, 0) < 0)
+        return -errno;
+    struct stat st;
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_nlink == 0)
+        (void)!ftruncate(fd, 0);
+    return 0;
+}

@@ -1,0 +1,87 @@
+/* Contents of small files on this machine's disk, where they survive the mount: what a file with
+ * these attributes contains, for ever. The directory and its files are common/cache.
+ *
+ * The index of what is there is in memory, read when the mount begins; what other mounts write
+ * meanwhile is seen by the next one. Files are read and written on a thread of its own, which
+ * knows nothing else of the driver. All functions are for the loop, and none of them waits. */
+#pragma once
+
+#include <event2/event.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/bytes.h"
+#include "base/failure.h"
+#include "wire/wire.h"
+
+#define DISK_SIZE_DEFAULT ((uint64_t)1 << 30)
+#define DISK_SIZE_MIN ((uint64_t)4 << 20)
+
+/* Contents that the mount knows of, about 50 bytes each; the segment used longest ago goes. Stops
+ * many tiny files from taking all memory. */
+#define DISK_ENTRIES_MAX ((size_t)1 << 20)
+
+/* Contents that are to be written, and that were asked for. Past that they are not written or not
+ * looked for: a disk that is slower than the network must not fill memory. */
+#define DISK_WRITES_MAX ((size_t)32 << 20)
+#define DISK_READS_MAX ((size_t)32 << 20)
+
+/* A disk that does not answer for so long (a home directory on a server that is gone) is not
+ * waited for; the service is asked instead. */
+#define DISK_TIMEOUT_MS 2000
+
+/* After a failure to write, nothing is written for so long. */
+#define DISK_PAUSE_MS 30000
+
+struct disk;
+
+struct disk_options {
+    uint8_t service_id[16];
+    const char *url;        /* a service is known by both: its ID is what it says of itself */
+    const char *mountpoint; /* where the directory must not be; or NULL */
+    uint64_t size_max;      /* of all segments, at least DISK_SIZE_MIN */
+};
+
+/* The state of a file that its content belongs to. */
+struct disk_key {
+    uint64_t ino;
+    uint64_t generation;
+    uint64_t size;
+    struct wire_time mtime;
+    struct wire_time ctime;
+};
+
+struct disk_stats {
+    uint64_t entries; /* known now */
+    uint64_t read, read_bytes;
+    uint64_t written, written_bytes;
+    uint64_t damaged;   /* that were not what they should be */
+    uint64_t unwritten; /* for lack of space or time */
+};
+
+/* Opens the directory and reads what is in it; before the loop runs, since it waits for the disk.
+ * Errors are those of cache_open; -ELOOP: the directory is under the mountpoint. */
+int disk_open(const struct disk_options *options, struct event_base *base, struct disk **ret,
+              struct failure *ret_failure);
+
+/* Writes what is still to be written, for DISK_TIMEOUT_MS at most, and ends. True: the disk does
+ * not answer and the thread was left behind, so that the process must not tidy up. Reads under
+ * way are answered with NULL. disk may be NULL, here and below. */
+bool disk_free(struct disk *disk);
+
+struct disk_key disk_key_of(const struct wire_attr *attr);
+
+/* Asks for a content: done is called from the loop, later, with NULL when it is not there after
+ * all. -ENOENT: it is not there; -EBUSY: too much is under way; -ENOMEM. done is not called then.
+ */
+typedef void disk_done_fn(void *context, const struct bytes *content);
+int disk_get(struct disk *disk, const struct disk_key *key, disk_done_fn *done, void *context);
+
+/* Whether disk_get would look for it. */
+bool disk_has(struct disk *disk, const struct disk_key *key);
+
+/* Keeps a content, of key->size bytes; one of more than SEGMENT_CONTENT_MAX is not kept. The bytes
+ * are copied. Nothing is reported: what is not kept is asked for again one day. */
+void disk_put(struct disk *disk, const struct disk_key *key, struct bytes content);
+
+struct disk_stats disk_stats(struct disk *disk);
