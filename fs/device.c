@@ -18,6 +18,8 @@
  * write-back of mmap); its default of 12 would serialise readahead over a slow network. */
 #define MAX_BACKGROUND 256
 
+#define OPCODES 64 /* the kernel's, of those that are counted */
+
 struct device {
     struct driver *driver;
     struct fuse_session *session;
@@ -25,7 +27,8 @@ struct device {
     struct fuse_buf buffer;
     uint64_t init_unique;
     uint64_t init_offered;
-    uint64_t init_wanted; /* of these, what the kernel has been told */
+    uint64_t init_wanted;       /* of these, what the kernel has been told */
+    uint64_t received[OPCODES]; /* requests of the kernel, by opcode */
     bool init_answered;
 };
 
@@ -48,6 +51,11 @@ static ssize_t device_read(int fd, void *buffer, size_t len, void *userdata)
 {
     struct device *dev = ((struct driver *)userdata)->device;
     ssize_t n = read(fd, buffer, len);
+    if (n >= (ssize_t)sizeof(struct fuse_in_header)) {
+        const struct fuse_in_header *in = buffer;
+        if (in->opcode < OPCODES)
+            dev->received[in->opcode]++;
+    }
     if (n >= (ssize_t)(sizeof(struct fuse_in_header) + offsetof(struct fuse_init_in, flags2))) {
         const struct fuse_in_header *in = buffer;
         if (in->opcode == FUSE_INIT) {
@@ -103,6 +111,60 @@ bool device_open_kills_priv(const struct driver *d)
     const struct fuse_create_in *c = current_arguments(d, FUSE_CREATE, sizeof *c);
     return (o && (o->open_flags & FUSE_OPEN_KILL_SUIDGID)) ||
            (c && (c->open_flags & FUSE_OPEN_KILL_SUIDGID));
+}
+
+const char *device_received(const struct driver *d, size_t i, uint64_t *ret_count)
+{
+#define NAMED(name)        \
+    {                      \
+        FUSE_##name, #name \
+    }
+    static const struct {
+        uint32_t opcode;
+        const char *name;
+    } opcodes[] = {
+        NAMED(LOOKUP),
+        NAMED(FORGET),
+        NAMED(BATCH_FORGET),
+        NAMED(GETATTR),
+        NAMED(SETATTR),
+        NAMED(READLINK),
+        NAMED(SYMLINK),
+        NAMED(MKNOD),
+        NAMED(MKDIR),
+        NAMED(UNLINK),
+        NAMED(RMDIR),
+        NAMED(RENAME),
+        NAMED(RENAME2),
+        NAMED(LINK),
+        NAMED(OPEN),
+        NAMED(CREATE),
+        NAMED(READ),
+        NAMED(WRITE),
+        NAMED(FLUSH),
+        NAMED(FSYNC),
+        NAMED(RELEASE),
+        NAMED(FALLOCATE),
+        NAMED(COPY_FILE_RANGE),
+        NAMED(LSEEK),
+        NAMED(OPENDIR),
+        NAMED(READDIR),
+        NAMED(READDIRPLUS),
+        NAMED(RELEASEDIR),
+        NAMED(STATFS),
+        NAMED(GETXATTR),
+        NAMED(SETXATTR),
+        NAMED(LISTXATTR),
+        NAMED(GETLK),
+        NAMED(SETLK),
+        NAMED(SETLKW),
+        NAMED(INTERRUPT),
+    };
+#undef NAMED
+    if (i >= ARRAY_SIZE(opcodes))
+        return NULL;
+    *ret_count = d->device->received[opcodes[i].opcode];
+    return opcodes[i].name;
 }
 
 uint64_t device_current_unique(const struct driver *d)

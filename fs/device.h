@@ -16,6 +16,10 @@ bool device_open_kills_priv(const struct driver *d);
 /* The kernel's number of the request that is being handled. */
 uint64_t device_current_unique(const struct driver *d);
 
+/* How many requests of one kind the kernel has sent; returns the kind's name, or NULL past the
+ * last. What it answers from its own caches is not among them. */
+const char *device_received(const struct driver *d, size_t i, uint64_t *ret_count);
+
 /* Tells the kernel EINTR for a request that is answered later once more, in vain. */
 void device_answer_interrupted(const struct driver *d, uint64_t unique);
 

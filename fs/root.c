@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "coherence.h"
 #include "connection.h"
+#include "device.h"
 #include "lock.h"
 #include "names/thread_id.h"
 
@@ -225,6 +226,17 @@ static json_t *describe_requests(const struct driver *d)
     return o;
 }
 
+static json_t *describe_received(const struct driver *d)
+{
+    json_t *o = json_object();
+    const char *name;
+    uint64_t count;
+    for (size_t i = 0; (name = device_received(d, i, &count)); i++)
+        if (count)
+            (void)json_object_set_new(o, name, json_integer((json_int_t)count));
+    return o;
+}
+
 static void set_string(json_t *o, const char *key, const char *value)
 {
     if (value)
@@ -283,6 +295,7 @@ int root_describe(const struct driver *d, char **ret)
     (void)json_object_set_new(stats, "connected", json_boolean(d->client != NULL));
     (void)json_object_set_new(stats, "coherent", json_boolean(coherence_live(d)));
     (void)json_object_set_new(stats, "requests", describe_requests(d));
+    (void)json_object_set_new(stats, "kernel", describe_received(d));
     (void)json_object_set_new(o, "stats", stats);
     (void)json_object_set_new(
         visibility, "rules",
