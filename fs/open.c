@@ -51,6 +51,12 @@ static bool wants_direct(const struct driver *d, int flags)
     return (flags & (O_APPEND | O_DIRECT)) && device_direct_allows_mmap(d);
 }
 
+/* Nobody says when the content changes, so what is read is to be asked for each time. */
+static bool is_written(const struct driver *d, const struct wire_attr *attr)
+{
+    return coherence_live(d) && (attr->flags & WIRE_ATTR_WRITTEN) && device_direct_allows_mmap(d);
+}
+
 /* Gives the server's handle back when the kernel did not get it. */
 static void discard_wire_handle(struct driver *d, uint64_t wire)
 {
@@ -77,7 +83,7 @@ static void open_done(struct request *r, int error, const struct wire_message *r
     }
     struct fuse_file_info fi = {
         .fh = h->id,
-        .direct_io = r->direct,
+        .direct_io = r->direct || is_written(d, &reply->opened.attr),
         .keep_cache = coherence_keep_cache(d, r->inode, &reply->opened.attr, r->stamp)};
     if (flags & WIRE_OPEN_TRUNCATE)
         inode_changed(&d->inodes, r->inode);

@@ -78,6 +78,9 @@ enum wire_attr_flags {
     /* Whatever changes this file by any other way than the asking client's own requests is
      * reported by CHANGES; for a directory, also what its names lead to. */
     WIRE_ATTR_COVERED = 1,
+    /* Somebody beside the service may have this regular file open for writing. Never with COVERED:
+     * stores to a mapping are not reported but at barriers. */
+    WIRE_ATTR_WRITTEN = 2,
 };
 
 /* What happened to a file; see CHANGE. */

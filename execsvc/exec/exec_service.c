@@ -167,6 +167,7 @@ static void on_ended(void *context, const struct command_verdict *verdict)
     if (verdict->verdict == WIRE_VERDICT_NOT_STARTED)
         s->refused++;
     bool detected = store_detect(s->store) == 0;
+    store_note_written(s->store);
     if (!s->subscribers) {
         on_seen(e, detected);
         return;

@@ -251,6 +251,7 @@ static void reply_when_seen(struct connection *c, struct call *call, struct job 
     const struct call_events events = {.gone = held_gone, .context = h};
     call_set_events(call, &events);
     struct barrier *barrier;
+    store_note_written(connection_server(c)->store);
     subscribers_wait(connection_server(c)->subscribers, connection_files(c), held_settled, h,
                      &barrier);
     if (barrier)

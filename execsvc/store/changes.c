@@ -179,8 +179,8 @@ bool changes_cover(const struct node *node)
            node->ino >> INODE_NUMBER_BITS == 0;
 }
 
-static void note_locked(struct store *store, const struct file_session *origin, struct node *node,
-                        uint32_t kinds, struct bytes name)
+void changes_note_locked(struct store *store, const struct file_session *origin, struct node *node,
+                         uint32_t kinds, struct bytes name)
 {
     uint64_t ino;
     if (!changes_cover(node) ||
@@ -197,7 +197,7 @@ void changes_note(struct store *store, const struct file_session *origin, struct
 {
     store_lock(store);
     store->change_count++;
-    note_locked(store, origin, node, kinds, name);
+    changes_note_locked(store, origin, node, kinds, name);
     store_unlock(store);
 }
 
@@ -209,7 +209,7 @@ bool changes_note_file(struct store *store, uint64_t generation, uint32_t kinds,
         store->change_count++;
     for (struct node *n = first; n; n = n->same_generation)
         if (n->generation == generation)
-            note_locked(store, NULL, n, kinds, name);
+            changes_note_locked(store, NULL, n, kinds, name);
     store_unlock(store);
     return first;
 }

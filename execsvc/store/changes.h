@@ -47,6 +47,9 @@ bool changes_cover(const struct node *node);
  * WIRE_CHANGE_NAME, else empty. */
 void changes_note(struct store *store, const struct file_session *origin, struct node *node,
                   uint32_t kinds, struct bytes name);
+/* The same, under store.lock; it does not count. */
+void changes_note_locked(struct store *store, const struct file_session *origin, struct node *node,
+                         uint32_t kinds, struct bytes name);
 /* The same for a file known by its generation alone, if it is a node. False: it is none. */
 bool changes_note_file(struct store *store, uint64_t generation, uint32_t kinds, struct bytes name);
 /* Anything may have changed, anywhere. */

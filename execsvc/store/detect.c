@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "store/grip.h"
+#include "store/writers.h"
 #include "watch/watch.h"
 
 /* A directory was moved by somebody else: whoever knows it goes on using it. */
@@ -14,8 +15,8 @@ static void note_place(struct store *store, const struct watch_event *event)
         return;
     memcpy(name, event->name.data, event->name.len);
     name[event->name.len] = '\0';
-    _cleanup_node_ struct node *target = node_of_generation(store, event->target);
-    _cleanup_node_ struct node *dir = target ? node_of_generation(store, event->dir) : NULL;
+    _cleanup_node_ struct node *target = node_of_generation(store, event->target, NULL);
+    _cleanup_node_ struct node *dir = target ? node_of_generation(store, event->dir, NULL) : NULL;
     _cleanup_grip_ struct grip grip = {.fd = -1};
     if (dir && grip_take(dir, &grip, NULL) == 0)
         node_note_place(dir, grip.fd, name);
@@ -29,6 +30,8 @@ static void on_event(void *context, const struct watch_event *event)
         changes_note_all(store);
         return;
     }
+    if ((event->kinds & WATCH_OPENED) && !event->directory)
+        writers_opened(store, event->target);
     uint32_t kinds = 0;
     if (event->kinds & (WATCH_CONTENT | WATCH_CLOSED_WRITE))
         kinds |= WIRE_CHANGE_CONTENT;
@@ -44,8 +47,9 @@ static void on_event(void *context, const struct watch_event *event)
 
 int detect_open(struct store *store)
 {
+    writers_setup();
     const struct watch_events events = {.event = on_event, .context = store};
-    const struct watch_options options = {.mode = WATCH_FANOTIFY};
+    const struct watch_options options = {.mode = WATCH_FANOTIFY, .opens = true};
     struct failure f;
     int r = watch_new(store->root_fd, &options, &events, &store->watch, &f);
     if (r < 0) {

@@ -6,6 +6,7 @@
 
 #include "base/lock_ranges.h"
 #include "store/grip.h"
+#include "store/writers.h"
 
 /* One owner's locks of one kind on one file. */
 struct locker {
@@ -179,7 +180,8 @@ static int set_whole(int fd, uint32_t type)
 static int open_again(const struct handle *handle, int access)
 {
     char path[GRIP_PATH_SIZE];
-    int fd = open(grip_path(handle->fd, path), access | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    int fd = writers_openat(AT_FDCWD, grip_path(handle->fd, path),
+                            access | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0);
     return fd < 0 ? -errno : fd;
 }
 

@@ -4,6 +4,7 @@
 #include "store/changes.h"
 #include "store/handle.h"
 #include "store/view.h"
+#include "store/writers.h"
 #include "watch/file_handle.h"
 
 #include <fcntl.h>
@@ -134,6 +135,7 @@ void node_unref_locked(struct node *node)
         struct node *parent = node->parent;
         struct store *store = node->workspace->store;
         node_unlink_locked(node);
+        writers_forget_locked(node);
         if (node->fd >= 0) {
             node_list_remove(&store->cached, node);
             close_fd(&node->fd);
@@ -470,12 +472,15 @@ int node_find(struct workspace *workspace, int fd, const struct statx *stx, stru
     return find_node(workspace, fd, "", stx, ret);
 }
 
-struct node *node_of_generation(struct store *store, uint64_t generation)
+struct node *node_of_generation(struct store *store, uint64_t generation, struct node *previous)
 {
     store_lock(store);
-    struct node *node = table_get(&store->generations, generation);
+    struct node *node =
+        previous ? previous->same_generation : table_get(&store->generations, generation);
     if (node)
         node->refs++;
+    if (previous)
+        node_unref_locked(previous);
     store_unlock(store);
     return node;
 }
@@ -529,6 +534,9 @@ int node_attr(struct node *node, const struct statx *stx, struct wire_attr *ret)
                          node->device, node->ino, &ino);
     if (r < 0)
         return r;
+    uint32_t flags = 0;
+    if (changes_cover(node))
+        flags = writers_absent(node) ? WIRE_ATTR_COVERED : WIRE_ATTR_WRITTEN;
     *ret = (struct wire_attr){
         .ino = ino,
         .generation = node->generation,
@@ -544,7 +552,7 @@ int node_attr(struct node *node, const struct statx *stx, struct wire_attr *ret)
         .atime = wire_time_of(&stx->stx_atime),
         .mtime = wire_time_of(&stx->stx_mtime),
         .ctime = wire_time_of(&stx->stx_ctime),
-        .flags = changes_cover(node) ? WIRE_ATTR_COVERED : 0,
+        .flags = flags,
     };
     return 0;
 }

@@ -27,7 +27,8 @@ struct node {
     uint32_t refs; /* sessions, requests, handles, children */
     uint16_t type; /* S_IFMT part of the mode */
     bool root;
-    bool removed; /* see grip_keep_removed */
+    bool removed;    /* see grip_keep_removed */
+    uint8_t writers; /* writers.h */
 };
 
 /* Takes node out of a list it is in. Under store.lock. */
@@ -88,9 +89,10 @@ int node_enter(struct file_session *session, struct workspace *workspace,
  * the caller. -ENOENT: it is none. */
 int node_find(struct workspace *workspace, int fd, const struct statx *stx, struct node **ret);
 
-/* The node, with a reference for the caller, or NULL. (A file has one node in all but the rarest
- * cases; this is one of them.) */
-struct node *node_of_generation(struct store *store, uint64_t generation);
+/* The next node, after `previous` (NULL: the first; its reference is given back), of the file with
+ * this generation; with a reference for the caller, or NULL. (A file has one node in all but the
+ * rarest cases: two workspaces can have links to it.) */
+struct node *node_of_generation(struct store *store, uint64_t generation, struct node *previous);
 
 /* The same for what is at `name` in dir. */
 int node_find_at(struct node *dir, int dir_fd, const char *name, struct node **ret);

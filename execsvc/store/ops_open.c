@@ -1,5 +1,7 @@
+#include "store/changes.h"
 #include "store/creator.h"
 #include "store/ops.h"
+#include "store/writers.h"
 
 #include <fcntl.h>
 
@@ -55,14 +57,14 @@ static int open_flags(uint32_t wire, int *ret)
  * of the reader's machine to say. */
 static int open_at(struct store *store, int dir_fd, const char *path, int flags, mode_t mode)
 {
-    int fd = openat(dir_fd, path, flags, mode);
+    int fd = writers_openat(dir_fd, path, flags, mode);
     if (fd < 0 && errno == EPERM && (flags & O_NOATIME)) {
         flags &= ~O_NOATIME;
-        fd = openat(dir_fd, path, flags, mode);
+        fd = writers_openat(dir_fd, path, flags, mode);
     }
     if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
         grip_trim(store, 0);
-        fd = openat(dir_fd, path, flags, mode);
+        fd = writers_openat(dir_fd, path, flags, mode);
     }
     return fd < 0 ? -errno : fd;
 }
@@ -134,6 +136,9 @@ static int open_node(struct file_session *session, struct node *node, uint32_t w
         return r;
     _cleanup_close_ int fd = -1;
     struct statx stx;
+    /* Before a descriptor of our own that could write. */
+    if ((wire & WIRE_OPEN_WRITE) && changes_cover(node))
+        (void)writers_absent(node);
     r = node->type == S_IFDIR ? open_directory(node, wire, &fd, &stx)
                               : open_regular(node, wire, flags, &fd, &stx);
     if (r == 0)
@@ -186,6 +191,8 @@ static int enter_created(struct file_session *session, const struct place *place
     if (r < 0)
         return r;
     ret->node = node->number;
+    if (wire & WIRE_OPEN_WRITE)
+        writers_check_made(node, *fd);
     r = node_attr(node, &stx, &ret->attr);
     if (r == 0)
         r = handle_new(session, node, *fd, wire & WIRE_OPEN_WRITE, &ret->handle);

@@ -247,6 +247,7 @@ void store_close(struct store *store)
     table_release(&store->workspaces);
     table_release(&store->nodes);
     table_release(&store->generations);
+    table_release(&store->written);
     inode_numbers_close(store->numbers);
     visibility_rules_unref(store->rules);
     close_fd(&store->trash_fd);

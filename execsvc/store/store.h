@@ -53,6 +53,10 @@ int file_session_new(struct store *store, struct file_session **ret);
  * errno with which detection failed; subscribers are then told that anything may have changed. */
 int store_detect(struct store *store);
 
+/* Notes for subscribers as changed what others may be changing without being noticed, by a mapping
+ * of the file. To be called at each barrier. */
+void store_note_written(struct store *store);
+
 /* True when changes behind the service's back are noticed. */
 bool store_detects(const struct store *store);
 

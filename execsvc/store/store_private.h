@@ -70,6 +70,7 @@ struct store {
     struct table workspaces;  /* slot -> struct workspace, those in use */
     struct table nodes;       /* hash of identity -> chain of struct node */
     struct table generations; /* generation -> chain of struct node */
+    struct table written;     /* number -> struct node, of files with writers (writers.h) */
     struct subscription *subscriptions;
     uint64_t change_count;
     struct watch *watch;     /* NULL: there is no way to notice changes */

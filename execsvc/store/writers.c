@@ -1,0 +1,193 @@
+#include "store/writers.h"
+
+#include <fcntl.h>
+#include <signal.h>
+
+#include "store/changes.h"
+#include "store/grip.h"
+#include "store/handle.h"
+
+/* Together 20 ms: stops another program's lease, which it may keep for 45 s, from holding a
+ * worker. */
+#define LEASE_TRIES 20
+#define LEASE_WAIT_US 1000
+
+void writers_setup(void)
+{
+    (void)signal(SIGIO, SIG_IGN);
+}
+
+/* --- asking the kernel ------------------------------------------------------------- */
+
+/* 0: it was granted, and is given back. -EAGAIN: somebody is there. Others: the kernel cannot say,
+ * by the filesystem (-EINVAL), or to us, of another owner's file (-EACCES: no CAP_LEASE). */
+static int try_lease(int fd, int type)
+{
+    if (fcntl(fd, F_SETLEASE, type) < 0)
+        return -errno;
+    (void)fcntl(fd, F_SETLEASE, F_UNLCK);
+    return 0;
+}
+
+/* By a descriptor of our own for the purpose; closing it gives the lease back. */
+static int ask_by_opening(struct node *node)
+{
+    _cleanup_grip_ struct grip grip = {.fd = -1};
+    struct statx stx;
+    int r = grip_take(node, &grip, &stx);
+    if (r < 0)
+        return r;
+    char path[GRIP_PATH_SIZE];
+    const int flags = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+    _cleanup_close_ int fd = open(grip_path(grip.fd, path), flags | O_NOATIME);
+    if (fd < 0 && errno == EPERM)
+        fd = open(grip_path(grip.fd, path), flags);
+    if (fd < 0)
+        return -errno;
+    return fcntl(fd, F_SETLEASE, F_RDLCK) < 0 ? -errno : 0;
+}
+
+/* Handles of clients that can write, and (referenced) one that is the right one to ask with. */
+static size_t handles_of(struct node *node, struct handle **ret)
+{
+    struct store *store = node->workspace->store;
+    size_t writable = 0;
+    struct handle *reader = NULL, *writer = NULL;
+    store_lock(store);
+    for (struct handle *h = node->handles; h; h = h->after) {
+        writable += h->writable;
+        *(h->writable ? &writer : &reader) = h;
+    }
+    *ret = writable ? writer : reader;
+    if (*ret)
+        (*ret)->refs++;
+    store_unlock(store);
+    return writable;
+}
+
+static int ask(struct node *node)
+{
+    _cleanup_handle_ struct handle *handle = NULL;
+    size_t writable = handles_of(node, &handle);
+    if (!handle)
+        return ask_by_opening(node);
+    if (writable > 1)
+        return -EAGAIN;
+    return try_lease(handle->fd, writable ? F_WRLCK : F_RDLCK);
+}
+
+int writers_openat(int dir_fd, const char *path, int flags, mode_t mode)
+{
+    for (int tries = 1;; tries++) {
+        int fd = openat(dir_fd, path, flags, mode);
+        if (fd >= 0 || errno != EWOULDBLOCK || tries == LEASE_TRIES)
+            return fd;
+        (void)usleep(LEASE_WAIT_US);
+    }
+}
+
+/* --- what is known ------------------------------------------------------------------ */
+
+/* False: it is known that there are none, or is being found out. */
+static bool begin(struct node *node)
+{
+    struct store *store = node->workspace->store;
+    store_lock(store);
+    bool begins = node->writers == WRITERS_UNKNOWN || node->writers == WRITERS_SOME;
+    if (begins)
+        node->writers = WRITERS_CHECKING;
+    store_unlock(store);
+    return begins;
+}
+
+static void set_locked(struct node *node, uint8_t writers)
+{
+    struct table *written = &node->workspace->store->written;
+    /* Without memory for it, no barrier tells of the file; what is asked is answered rightly. */
+    if (writers == WRITERS_SOME)
+        (void)table_put(written, node->number, node, NULL);
+    else
+        (void)table_take(written, node->number);
+    node->writers = writers;
+}
+
+/* answer: of ask. */
+static bool end(struct node *node, int answer)
+{
+    struct store *store = node->workspace->store;
+    store_lock(store);
+    /* Opened meanwhile: perhaps too late for the kernel's answer. */
+    if (answer == 0 && node->writers != WRITERS_CHECKING)
+        answer = -EAGAIN;
+    set_locked(node, answer == 0         ? WRITERS_NONE
+                     : answer == -EAGAIN ? WRITERS_SOME
+                                         : WRITERS_UNKNOWN);
+    bool none = node->writers == WRITERS_NONE;
+    store_unlock(store);
+    return none;
+}
+
+bool writers_absent(struct node *node)
+{
+    if (node->type != S_IFREG)
+        return true;
+    if (begin(node))
+        return end(node, ask(node));
+    store_lock(node->workspace->store);
+    bool none = node->writers == WRITERS_NONE;
+    store_unlock(node->workspace->store);
+    return none;
+}
+
+void writers_check_made(struct node *node, int fd)
+{
+    if (changes_cover(node) && begin(node))
+        (void)end(node, try_lease(fd, F_WRLCK));
+}
+
+void writers_opened(struct store *store, uint64_t generation)
+{
+    struct node *node = NULL;
+    while ((node = node_of_generation(store, generation, node))) {
+        store_lock(store);
+        if (node->writers == WRITERS_CHECKING)
+            node->writers = WRITERS_UNKNOWN;
+        bool kept = node->writers == WRITERS_NONE;
+        store_unlock(store);
+        int r = kept ? ask(node) : 0;
+        if (r == 0)
+            continue;
+        /* First for those who ask from now on, then for those who have been told. */
+        store_lock(store);
+        set_locked(node, r == -EAGAIN ? WRITERS_SOME : WRITERS_UNKNOWN);
+        store_unlock(store);
+        changes_note(store, NULL, node, WIRE_CHANGE_CONTENT, (struct bytes){0});
+    }
+}
+
+void writers_forget_locked(struct node *node)
+{
+    (void)table_take(&node->workspace->store->written, node->number);
+}
+
+/* --- barriers ------------------------------------------------------------------------ */
+
+void store_note_written(struct store *store)
+{
+    struct node *some[WRITERS_CHECKED_MAX];
+    size_t count = 0, cursor = 0;
+    store_lock(store);
+    for (struct node *n; (n = table_next(&store->written, &cursor));) {
+        changes_note_locked(store, NULL, n, WIRE_CHANGE_CONTENT, (struct bytes){0});
+        if (count < WRITERS_CHECKED_MAX) {
+            n->refs++;
+            some[count++] = n;
+        }
+    }
+    store_unlock(store);
+    /* What their last stores were has been noted, so who has none any more may be kept. */
+    for (size_t i = 0; i < count; i++) {
+        (void)writers_absent(some[i]);
+        node_unref(some[i]);
+    }
+}
