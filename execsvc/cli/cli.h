@@ -48,6 +48,7 @@ int cmd_umount(struct cli *cli, int argc, char **argv);
 int cmd_exec(struct cli *cli, int argc, char **argv);
 int cmd_visibility(struct cli *cli, int argc, char **argv);
 int cmd_status(struct cli *cli, int argc, char **argv);
+int cmd_cache(struct cli *cli, int argc, char **argv);
 int cmd_doctor(struct cli *cli, int argc, char **argv);
 int cmd_help(struct cli *cli, int argc, char **argv);
 
@@ -59,6 +60,7 @@ extern const char mount_usage[];
 extern const char umount_usage[];
 extern const char visibility_usage[];
 extern const char status_usage[];
+extern const char cache_usage[];
 extern const char doctor_usage[];
 extern const char help_usage[];
 

@@ -38,6 +38,7 @@ const struct cli_command cli_commands[] = {
     {"visibility", cmd_visibility, "what a workspace or a mount hides and leaves out",
      visibility_usage},
     {"status", cmd_status, "the service and the mounts of this machine", status_usage},
+    {"cache", cmd_cache, "what mounts keep on this machine's disk", cache_usage},
     {"doctor", cmd_doctor, "find out what is wrong, and what to do", doctor_usage},
     {"help", cmd_help, "explain a command", help_usage},
     {0},

@@ -171,7 +171,7 @@ def test_created_at_is_now(run_berth, service):
 
 # --- help and usage ------------------------------------------------------------------------
 
-COMMANDS = ["create", "ls", "rm", "mount", "umount", "exec", "status", "doctor"]
+COMMANDS = ["create", "ls", "rm", "mount", "umount", "exec", "status", "cache", "doctor"]
 
 
 def test_overview_names_every_command(run_berth):
@@ -219,6 +219,7 @@ def test_unknown_command_that_is_like_none(run_berth, word):
     (["umount"], "which mountpoint?"),
     (["create"], "which thread ID?"),
     (["status", "x"], "takes no arguments"),
+    (["cache", "x"], "takes no arguments"),
     (["doctor", "x"], "takes no arguments"),
     (["help", "nothing"], "there is no command nothing"),
 ])
@@ -228,7 +229,7 @@ def test_wrong_command_lines(run_berth, words, text):
 
 def test_output_that_cannot_be_written_is_a_failure(run_berth, service):
     run_berth("create", "one", check=True)
-    for words in (["ls"], ["ls", "--json"], ["ls", "-q"], ["status"], ["--help"], ["create", "one"]):
+    for words in (["ls"], ["ls", "--json"], ["ls", "-q"], ["status"], ["cache"], ["cache", "--json"], ["--help"], ["create", "one"]):
         with open("/dev/full", "wb") as full:
             fails(run_berth(*words, stdout=full), "No space left")
 
