@@ -287,6 +287,38 @@ static void test_settled(void **state)
     ahead = 0;
 }
 
+/* What is stored to a mapping comes without a new time. */
+static void test_written_is_not_settled(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_file file;
+    char full[4096], byte;
+    int ready[2], stop[2], status;
+    make_file(f, "file", "file");
+    assert_int_equal(pipe2(ready, O_CLOEXEC) | pipe2(stop, O_CLOEXEC), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        (void)close(stop[1]);
+        _exit(open(tree_path(f, "file", full), O_RDWR | O_CLOEXEC) < 0 ||
+              write(ready[1], "", 1) != 1 || read(stop[0], &byte, 1) != 0);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    uint64_t node = (uint64_t)t_walk(f, "file");
+    ahead = 60;
+    assert_int_equal(read_one(f, node, 0, &file), 0);
+    assert_int_equal(file.flags, 0);
+    assert_false(file.attr.flags & WIRE_ATTR_COVERED);
+    (void)close(stop[1]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(read_one(f, node, 0, &file), 0);
+    assert_int_equal(file.flags, store_detects(f->store) ? WIRE_FILE_SETTLED : 0);
+    ahead = 0;
+    (void)close(stop[0]);
+    (void)close(ready[0]);
+    (void)close(ready[1]);
+}
+
 static void test_moved_by_others(void **state)
 {
     struct fixture *f = *state;
@@ -401,6 +433,7 @@ int main(int argc, char **argv)
         TEST(test_rules),
         TEST(test_access_time),
         TEST(test_settled),
+        TEST(test_written_is_not_settled),
         TEST(test_moved_by_others),
         TEST(test_beside_a_writer),
         TEST(test_beside_replacements),
