@@ -25,6 +25,7 @@ struct coherence {
     bool asked;           /* for the lease */
     uint64_t asked_ns;
     uint64_t lease_end_ns;
+    uint32_t linked_news; /* as inode.name_news, of all files with more than one name */
     bool stuck;
 };
 
@@ -54,9 +55,46 @@ static double lease_seconds(const struct coherence *c)
     return c->lease_end_ns > now ? (double)(c->lease_end_ns - now) / NSEC_PER_SEC : 0;
 }
 
-double coherence_entry_timeout(const struct driver *d, const struct inode *parent,
-                               const struct inode *inode, const struct wire_attr *attr,
-                               uint64_t stamp)
+/* What the kernel is told of a name that it has, but whose time is over, it takes in without any
+ * lock, when the program that asked comes to run. If the name is told of as changed meanwhile, that
+ * is undone, for ever. So within this time after such an answer a name is not made to expire, but
+ * dropped, which nothing undoes. That costs those in a directory its path (getcwd) until it is
+ * looked up again; so a directory that is found to be what it was, is not kept for as long. */
+#define TAKEN_IN_MS 3000
+
+enum { NEWS_EXPIRED = 1 }; /* in inode.name_news, beside twice the time */
+
+static uint32_t news_now(void)
+{
+    return (uint32_t)(clock_monotonic_ns() / NSEC_PER_MSEC) * 2;
+}
+
+static bool news_lately(uint32_t news)
+{
+    return news && news_now() - (news & ~(uint32_t)NEWS_EXPIRED) < 2 * TAKEN_IN_MS;
+}
+
+/* The kernel is to be told of its name. False: that must not be kept. */
+static bool note_told(struct inode *i)
+{
+    if (!i->nlookup)
+        return true; /* new to it: taken in under the lock of the directory */
+    if (i->type == S_IFDIR && (i->name_news & NEWS_EXPIRED) && news_lately(i->name_news))
+        return false;
+    i->name_news = news_now();
+    return true;
+}
+
+/* And is to be told that it may have changed. True: it must be dropped. */
+static bool note_expired(struct inode *i)
+{
+    bool lately = !(i->name_news & NEWS_EXPIRED) && news_lately(i->name_news);
+    i->name_news = news_now() | NEWS_EXPIRED;
+    return lately;
+}
+
+double coherence_entry_timeout(struct driver *d, const struct inode *parent, struct inode *inode,
+                               const struct wire_attr *attr, uint64_t stamp)
 {
     /* Of workspaces only the removal is reported, as a change of everything. */
     if (!inode && (parent->flags & INODE_LOCAL))
@@ -65,9 +103,12 @@ double coherence_entry_timeout(const struct driver *d, const struct inode *paren
         return 0;
     /* Names that are not to be found in the inode table cannot be taken back all at once when the
      * lease ends, and so end with it: those of nothing, and those beside the one noted. */
-    if (!inode || inode->parent != parent || (!S_ISDIR(attr->mode) && attr->nlink > 1))
+    bool linked = inode && !S_ISDIR(attr->mode) && attr->nlink > 1;
+    if (linked && inode->nlookup)
+        d->coherence->linked_news = news_now();
+    if (!inode || inode->parent != parent || linked)
         return lease_seconds(d->coherence);
-    return KEPT_SECONDS;
+    return note_told(inode) ? KEPT_SECONDS : 0;
 }
 
 bool coherence_keep_cache(const struct driver *d, struct inode *inode, const struct wire_attr *attr,
@@ -89,6 +130,23 @@ static void no_memory(struct driver *d)
     driver_end(d, -ENOMEM);
 }
 
+static int tell_inode(struct notifier *n, const struct inode *i, bool content)
+{
+    return notifier_inode(n, i->id, i->parent ? i->parent->id : 0, content);
+}
+
+/* A name in a directory. */
+static int tell_name(struct driver *d, struct notifier *n, const struct inode *parent,
+                     struct bytes name)
+{
+    struct inode *i = inode_named(&d->inodes, parent, name);
+    /* Of a file with more names only one is known. */
+    bool drop = !i && news_lately(d->coherence->linked_news);
+    for (; i; i = inode_named_after(i, parent, name))
+        drop = note_expired(i) || drop;
+    return notifier_entry(n, parent->id, name, drop);
+}
+
 static int forget_all(struct driver *d, struct notifier *n)
 {
     size_t cursor = 0;
@@ -99,9 +157,9 @@ static int forget_all(struct driver *d, struct notifier *n)
         i->flags &= (uint8_t) ~(INODE_CACHED | INODE_MISSED | INODE_READ);
         if (!i->nlookup)
             continue;
-        r = notifier_inode(n, i->id, true);
+        r = tell_inode(n, i, true);
         if (r == 0 && i->parent)
-            r = notifier_entry(n, i->parent->id, bytes_of(i->name, i->name_len));
+            r = notifier_entry(n, i->parent->id, bytes_of(i->name, i->name_len), note_expired(i));
     }
     driver_notices_pending(d);
     return r;
@@ -114,9 +172,9 @@ static int forget_inode(struct driver *d, struct notifier *n, struct inode *i,
     inode_changed(&d->inodes, i);
     if (content)
         i->flags &= (uint8_t)~INODE_CACHED;
-    int r = notifier_inode(n, i->id, content);
+    int r = tell_inode(n, i, content);
     if (r == 0 && (change->kinds & WIRE_CHANGE_NAME) && change->name.len)
-        r = notifier_entry(n, i->id, change->name);
+        r = tell_name(d, n, i, change->name);
     return r;
 }
 
@@ -162,7 +220,7 @@ void coherence_renamed(struct driver *d, const struct inode *to, struct bytes na
 {
     struct coherence *c = d->coherence;
     /* Without memory it is done by the time that it takes at most. */
-    if (c && notifier_entry(c->notifier, to->id, name) == 0)
+    if (c && notifier_entry(c->notifier, to->id, name, false) == 0)
         (void)notifier_then(c->notifier, on_renamed, d, d->inodes.move.number);
 }
 
@@ -182,10 +240,10 @@ static int forget_alias(struct driver *d, struct notifier *n, struct inode *alia
     size_t cursor = 0;
     alias->flags |= INODE_ALIAS;
     inode_changed(&d->inodes, alias);
-    int r = notifier_inode(n, alias->id, true);
+    int r = tell_inode(n, alias, true);
     for (struct inode *i = NULL; r == 0 && (i = inode_next(&d->inodes, &cursor, i));)
         if (i->parent == alias)
-            r = notifier_entry(n, alias->id, bytes_of(i->name, i->name_len));
+            r = notifier_entry(n, alias->id, bytes_of(i->name, i->name_len), note_expired(i));
     return r;
 }
 
@@ -209,7 +267,7 @@ void coherence_entered(struct driver *d, struct inode *inode)
 void coherence_appended(struct driver *d, struct inode *inode)
 {
     inode->flags &= (uint8_t)~INODE_CACHED;
-    if (d->coherence && notifier_inode(d->coherence->notifier, inode->id, true) < 0)
+    if (d->coherence && tell_inode(d->coherence->notifier, inode, true) < 0)
         no_memory(d);
 }
 
@@ -255,9 +313,12 @@ static void on_pong(void *context, int error, const struct wire_message *reply)
         return;
     c->lease_end_ns = c->asked_ns + WIRE_LEASE_MS * NSEC_PER_MSEC;
     arm(c->expire, WIRE_LEASE_MS);
-    /* Whatever changed before the service answered has been reported before the answer. */
-    if (c->tag && !c->live)
+    /* Whatever changed before the service answered has been reported before the answer. What was
+     * asked before may have been looked at before the service reported anything. */
+    if (c->tag && !c->live) {
         c->live = true;
+        d->inodes.unknown_stamp = ++d->inodes.stamp;
+    }
 }
 
 static void on_renew(evutil_socket_t fd, short what, void *context)

@@ -47,10 +47,10 @@ bool coherence_live(const struct driver *d);
 double coherence_attr_timeout(const struct driver *d, const struct inode *inode,
                               const struct wire_attr *attr, uint64_t stamp);
 
-/* And that this name of parent leads to the file, or (inode NULL) that there is none. */
-double coherence_entry_timeout(const struct driver *d, const struct inode *parent,
-                               const struct inode *inode, const struct wire_attr *attr,
-                               uint64_t stamp);
+/* And that this name of parent leads to the file, or (inode NULL) that there is none; to be called
+ * once for each answer, before its reference is counted. */
+double coherence_entry_timeout(struct driver *d, const struct inode *parent, struct inode *inode,
+                               const struct wire_attr *attr, uint64_t stamp);
 
 /* Called when a file or directory is opened: true when what the kernel has cached of it is right.
  * If not, it must be dropped now; from then on it is right until the next change by others. */

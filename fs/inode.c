@@ -172,6 +172,12 @@ struct inode *inode_named(struct inode_table *t, const struct inode *parent, str
     return next_named(*chain_head(t, INODE_BY_NAME, hash_name(t, parent, name)), parent, name);
 }
 
+struct inode *inode_named_after(const struct inode *i, const struct inode *parent,
+                                struct bytes name)
+{
+    return next_named(i->next[INODE_BY_NAME], parent, name);
+}
+
 static bool has_place(uint32_t mode)
 {
     return S_ISDIR(mode) || S_ISLNK(mode);

@@ -61,7 +61,8 @@ struct inode {
     uint32_t connection; /* 0: node is not known */
     uint32_t wire_refs;
     uint32_t pins;
-    uint16_t type; /* S_IFMT part of the mode */
+    uint32_t name_news; /* when its name was news to the kernel last: coherence.c */
+    uint16_t type;      /* S_IFMT part of the mode */
     uint8_t flags;
     uint8_t name_len;
 };
@@ -121,6 +122,9 @@ struct inode *inode_get(struct inode_table *t, uint64_t id);
 
 /* An inode at parent/name, the one told or seen last as far as that is known; or NULL. */
 struct inode *inode_named(struct inode_table *t, const struct inode *parent, struct bytes name);
+/* The next one there, or NULL. */
+struct inode *inode_named_after(const struct inode *i, const struct inode *parent,
+                                struct bytes name);
 
 /* Takes an ENTRY of the current connection: finds or makes its inode (of this place, where it has
  * one), takes over the wire reference, and notes where it was seen. Neither nlookup nor pins rise:

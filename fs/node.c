@@ -37,8 +37,9 @@ static void entry_done(struct request *r, int error, const struct wire_message *
         request_fail(r, error);
         return;
     }
+    /* The kernel believes these attributes even if it has been told meanwhile that they changed. */
     if (r->message.type == WIRE_LINK)
-        tree_changed(&d->inodes, i->ino, i->generation, false);
+        inode_changed(&d->inodes, i);
     else if (r->message.type == WIRE_MKDIR)
         i->flags |= INODE_READ; /* it is empty */
     request_reply_entry(r, i, &reply->entry.attr);

@@ -17,8 +17,9 @@ enum command_kind { COMMAND_INODE, COMMAND_ENTRY, COMMAND_THEN };
 struct command {
     struct command *next;
     enum command_kind kind;
-    bool content;
+    bool content, drop;
     uint64_t number; /* inode, parent, or what done is given */
+    uint64_t place;  /* COMMAND_INODE: the directory in which the kernel may just be told of it */
     notifier_done_fn *done;
     void *context;
     size_t name_len;
@@ -40,15 +41,34 @@ struct notifier {
     uint64_t call_since_ns;
 };
 
+static int forget_inode(struct notifier *n, const struct command *c)
+{
+    return fuse_lowlevel_notify_inval_inode(n->session, c->number, c->content ? 0 : -1, 0);
+}
+
+/* Returns when the kernel has taken in what it was told of names in the directory: it does so under
+ * the lock of the directory, which this call takes, for a name that no entry has. */
+static void wait_for_names(struct notifier *n, uint64_t directory)
+{
+    (void)fuse_lowlevel_notify_inval_entry(n->session, directory, ".", 1);
+}
+
 static void carry_out(struct notifier *n, const struct command *c)
 {
     /* An error means that there is nothing to forget, or nobody left to. */
     switch (c->kind) {
     case COMMAND_INODE:
-        (void)fuse_lowlevel_notify_inval_inode(n->session, c->number, c->content ? 0 : -1, 0);
+        /* An inode that the kernel does not know is one that it has given back, or one of which it
+         * has been told without having taken that in, since the program that asked waits for the
+         * processor. */
+        if (forget_inode(n, c) == -ENOENT && c->place) {
+            wait_for_names(n, c->place);
+            (void)forget_inode(n, c);
+        }
         break;
     case COMMAND_ENTRY:
-        if (fuse_lowlevel_notify_expire_entry(n->session, c->number, c->name, c->name_len,
+        if (c->drop ||
+            fuse_lowlevel_notify_expire_entry(n->session, c->number, c->name, c->name_len,
                                               FUSE_LL_EXPIRE_ONLY) == -ENOSYS)
             (void)fuse_lowlevel_notify_inval_entry(n->session, c->number, c->name, c->name_len);
         break;
@@ -185,15 +205,16 @@ static int add(struct notifier *n, const struct command *command, struct bytes n
     return 0;
 }
 
-int notifier_inode(struct notifier *n, uint64_t id, bool content)
+int notifier_inode(struct notifier *n, uint64_t id, uint64_t place, bool content)
 {
-    const struct command c = {.kind = COMMAND_INODE, .number = id, .content = content};
+    const struct command c = {
+        .kind = COMMAND_INODE, .number = id, .place = place, .content = content};
     return add(n, &c, (struct bytes){0});
 }
 
-int notifier_entry(struct notifier *n, uint64_t parent, struct bytes name)
+int notifier_entry(struct notifier *n, uint64_t parent, struct bytes name, bool drop)
 {
-    const struct command c = {.kind = COMMAND_ENTRY, .number = parent};
+    const struct command c = {.kind = COMMAND_ENTRY, .number = parent, .drop = drop};
     return add(n, &c, name);
 }
 

@@ -19,12 +19,13 @@ int notifier_new(struct event_base *base, struct fuse_session *session, struct n
 void notifier_free(struct notifier *n);
 
 /* What is known of a file: attributes, and (content) cached pages; of a directory, its listing.
+ * place: the directory in which the kernel was told of it last, or 0.
  * All return -ENOMEM when that could not be noted; the kernel then knows what it should not. */
-int notifier_inode(struct notifier *n, uint64_t id, bool content);
+int notifier_inode(struct notifier *n, uint64_t id, uint64_t place, bool content);
 /* What a name in a directory leads to, or that there is none. It is looked up again when it is
- * used next; a directory that is found unchanged then stays what it was for those in it. (Before
- * Linux 6.2 it is cut off, and they find that it has no path any more.) */
-int notifier_entry(struct notifier *n, uint64_t parent, struct bytes name);
+ * used next; a directory that is found unchanged then stays what it was for those in it. drop: it
+ * is cut off, and they find that it has no path any more. (Before Linux 6.2 it always is.) */
+int notifier_entry(struct notifier *n, uint64_t parent, struct bytes name, bool drop);
 /* Calls done, on the loop, when everything asked for before has been forgotten, or from
  * notifier_free. */
 typedef void notifier_done_fn(void *context, uint64_t number);

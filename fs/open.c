@@ -125,6 +125,10 @@ static void create_done(struct request *r, int error, const struct wire_message 
         request_fail(r, error);
         return;
     }
+    /* Of a file that it has already, the kernel believes these attributes even if it has been told
+     * meanwhile that they changed. */
+    if (i->nlookup)
+        inode_changed(&d->inodes, i);
     struct fuse_entry_param e;
     request_entry(d, r->inode, i, &c->attr, r->stamp, &e);
     struct fuse_file_info fi = {.fh = h->id,

@@ -1,107 +1,13 @@
 """What a mount shows is never older than a command that has ended, a close or an fsync."""
 
 import os
-import random
-import shlex
-import stat
 import time
 
 import pytest
 
+from lib import agent
 from lib.cached import start_mount, workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
-
-ROUNDS = 600
-LONG_ROUNDS = 10000
-
-NAMES = ["a", "b", "c", "d/a", "d/b", "e/a", "e/f/a"]
-
-MMAP = r"""
-import mmap, os, sys
-fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
-os.ftruncate(fd, max(os.fstat(fd).st_size, 5000))
-with mmap.mmap(fd, 0) as m:
-    m[4990:4996] = sys.argv[2].encode()[:6].ljust(6, b"-")
-"""
-
-
-def changes(rng, number):
-    """A shell command that changes something; whatever is there."""
-    one, two = (shlex.quote(rng.choice(NAMES)) for _ in range(2))
-    text = f"{number:06d}"
-    return rng.choice([
-        f"printf {text} > {one}",                                       # same size
-        f"printf {text} > {one}; touch -d @1700000000 {one}",           # and the same time
-        f"printf {text}{'x' * rng.randrange(9000)} > {one}",
-        f"printf {text} >> {one}",
-        f"printf {text} > t; mv -fT t {one}",                           # renamed over
-        f"rm -rf {one}",
-        f"rm -rf {one}; mkdir {one}",
-        f"rm -rf {one}; ln -s {text} {one}",
-        f"rm -rf {two}; mv -T {one} {two}",
-        f"ln -f {one} {two}",
-        f"chmod {rng.choice(['600', '644', '755'])} {one}",
-        f"mkdir -p d e/f; printf {text} > d/a",
-        f"mv -T d e/d; mv -T e/d d",
-        f"rm -rf {one}; mkdir {one}; printf {text} > {one}/x",
-        f"truncate -s {rng.randrange(6000)} {one}",
-        f"/usr/bin/python3 -S -E -c {shlex.quote(MMAP)} {one} {text}" if number % 10 == 0 else "true",
-    ])
-
-
-def seen(path):
-    """All that can be told of a file by the usual calls, or the errno of the first."""
-    try:
-        info = os.lstat(path)
-        shown = [stat.S_IFMT(info.st_mode), info.st_mode, info.st_nlink, info.st_mtime_ns, info.st_ctime_ns]
-        if stat.S_ISDIR(info.st_mode):
-            shown.append(sorted(os.listdir(path)))
-        elif stat.S_ISLNK(info.st_mode):
-            shown.append(os.readlink(path))
-        else:
-            shown.append(info.st_size)
-            with open(path, "rb") as file:
-                shown.append(file.read())
-        return shown
-    except OSError as error:
-        return error.errno
-
-
-def compare(mounts, tree, names, what):
-    for name in names:
-        truth = seen(tree / name)
-        for mount in mounts:
-            shown = seen(mount / name)
-            assert shown == truth, f"{what}: {name} on {mount}"
-
-
-def read_your_exec(service, mounts, tree, rounds, seed):
-    rng = random.Random(seed)
-    places = [*NAMES, "", "d", "e", "e/f", "t", "d/a/x", "never"]
-    with ExecClient(service.socket) as client:
-        compare(mounts, tree, places, "at first")
-        for number in range(rounds):
-            command = changes(rng, number)
-            client.run(WORKSPACE, ["sh", "-c", command])
-            compare(mounts, tree, rng.sample(places, 5), f"seed {seed}, round {number}, {command[:60]}")
-            if number % 50 == 49:
-                compare(mounts, tree, places, f"seed {seed}, round {number}")
-
-
-@pytest.mark.timeout(240)
-def test_read_your_exec(service, start_mount, workspace):
-    one = start_mount(service, workspace=WORKSPACE)
-    two = start_mount(service)
-    mounts = [one.path, two.path / WORKSPACE]
-    read_your_exec(service, mounts, workspace, ROUNDS, seed=time.time_ns() % 1000000)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_read_your_exec_long(service, start_mount, workspace, seed):
-    mount = start_mount(service, workspace=WORKSPACE)
-    read_your_exec(service, [mount.path], workspace, LONG_ROUNDS, seed)
 
 
 def test_what_is_known_costs_nothing(service, start_mount, workspace):
@@ -168,7 +74,7 @@ def test_another_mount_sees_what_was_closed_or_synced(service, start_mount, work
     for number in range(300):
         text = b"%06d" % number
         name = f"f{number % 3}"
-        seen(two / name)
+        agent.seen(two / name)
         with open(one / name, "wb", buffering=0) as file:
             file.write(text)
             if how == "fsync":
