@@ -309,10 +309,13 @@ static void on_pong(void *context, int error, const struct wire_message *reply)
     struct driver *d = context;
     struct coherence *c = d->coherence;
     c->asked = false;
-    if (error < 0)
+    uint64_t end = c->asked_ns + WIRE_LEASE_MS * NSEC_PER_MSEC;
+    uint64_t now = clock_monotonic_ns();
+    /* An answer that took so long is worth nothing. */
+    if (error < 0 || !reply->pong.lease || end <= now)
         return;
-    c->lease_end_ns = c->asked_ns + WIRE_LEASE_MS * NSEC_PER_MSEC;
-    arm(c->expire, WIRE_LEASE_MS);
+    c->lease_end_ns = end;
+    arm(c->expire, (end - now) / NSEC_PER_MSEC + 1);
     /* Whatever changed before the service answered has been reported before the answer. What was
      * asked before may have been looked at before the service reported anything. */
     if (c->tag && !c->live) {

@@ -191,21 +191,34 @@ static int hello_received(struct session *s, const struct wire_hello *hello)
         return session_fail(s, -EPROTO, "HELLO of protocol version %u", hello->version);
     if (hello->max_payload < SESSION_PAYLOAD_MIN || hello->window > SESSION_CREDIT_MAX)
         return session_fail(s, -EPROTO, "HELLO with limits out of bounds");
+    if (hello->key.len != 0 && hello->key.len != WIRE_KEY_SIZE)
+        return session_fail(s, -EPROTO, "HELLO with a key of %zu bytes", (size_t)hello->key.len);
     s->peer.features = hello->features & s->config.features;
     s->peer.max_payload = hello->max_payload;
     s->peer_window = hello->window;
     copy_agent(s->peer.agent, hello->agent);
     s->last_tag = s->header.tag;
+    uint64_t received = 0;
+    bool keeps = s->peer.features & WIRE_FEATURE_RESUME;
+    if (keeps && hello->key.len == WIRE_KEY_SIZE && s->config.resume) {
+        struct session_resume asked = {.received = hello->received, .abandoned = hello->abandoned};
+        memcpy(asked.key, hello->key.data, sizeof asked.key);
+        s->peer.resumed = s->config.resume(s->config.resume_context, &asked, &received);
+    }
     struct wire_message welcome = {
         .type = WIRE_WELCOME,
-        .welcome = {.version = WIRE_VERSION,
-                    .max_payload = s->config.max_payload,
-                    .max_calls = s->config.max_calls,
-                    .window = s->config.window,
-                    .features = s->peer.features,
-                    .epoch = s->config.epoch,
-                    .service_id = bytes_of(s->config.service_id, sizeof s->config.service_id),
-                    .agent = bytes_of_string(s->agent)}};
+        .welcome = {
+            .version = WIRE_VERSION,
+            .max_payload = s->config.max_payload,
+            .max_calls = s->config.max_calls,
+            .window = s->config.window,
+            .features = s->peer.features,
+            .epoch = s->config.epoch,
+            .service_id = bytes_of(s->config.service_id, sizeof s->config.service_id),
+            .key = bytes_of(s->config.key, keeps && !s->peer.resumed ? sizeof s->config.key : 0),
+            .resumed = s->peer.resumed,
+            .received = received,
+            .agent = bytes_of_string(s->agent)}};
     int r = session_append_frame(s, s->header.tag, &welcome, SIZE_MAX, NULL);
     if (r < 0)
         return session_fail(s, r, "no memory for WELCOME");
@@ -223,6 +236,15 @@ static int welcome_received(struct session *s, const struct wire_welcome *welcom
         return session_fail(s, -EPROTO, "WELCOME with limits out of bounds");
     if (welcome->features & ~s->config.features)
         return session_fail(s, -EPROTO, "WELCOME with features that were not offered");
+    if (welcome->resumed > (s->asked_to_resume ? 1 : 0))
+        return session_fail(s, -EPROTO, "WELCOME to a session that was not asked for");
+    if ((welcome->features & WIRE_FEATURE_RESUME) && !welcome->resumed &&
+        welcome->key.len != WIRE_KEY_SIZE)
+        return session_fail(s, -EPROTO, "WELCOME without a key");
+    s->peer.resumed = welcome->resumed;
+    s->peer.received = welcome->received;
+    if (welcome->key.len == WIRE_KEY_SIZE)
+        memcpy(s->peer.key, welcome->key.data, sizeof s->peer.key);
     s->peer.features = welcome->features;
     s->peer.max_payload = welcome->max_payload;
     s->peer.max_calls = welcome->max_calls;
@@ -307,7 +329,7 @@ static int apply(struct session *s, const struct wire_frame *frame)
             r = goodbye_received(s, &m->goodbye);
             return r < 0 ? r : 1;
         }
-        return 1;
+        return m->type == WIRE_ACK ? session_acknowledged(s, m->ack.received) : 1;
     case WIRE_CLASS_RECORD:
         break;
     }
@@ -454,6 +476,7 @@ int session_feed(struct session *s, const void *data, size_t len)
     size_t used = s->backlog.len > 0 ? 0 : feed(s, data, len);
     if (!s->dead && buffer_append(&s->backlog, (const uint8_t *)data + used, len - used) < 0)
         (void)session_fail(s, -ENOMEM, "no memory for input");
+    session_acknowledge(s);
     return s->dead;
 }
 
@@ -484,9 +507,10 @@ int session_next(struct session *s, struct wire_frame **ret)
 }
 
 /* --- life ---------------------------------------------------------------------- */
-static int send_hello(struct session *s)
+static int send_hello(struct session *s, const struct session_resume *resumes)
 {
     struct session_call *call;
+    s->asked_to_resume = resumes;
     int r = session_open_call(s, 1, wire_row(WIRE_HELLO), &call);
     if (r < 0)
         return r;
@@ -496,6 +520,11 @@ static int send_hello(struct session *s)
                                            .window = s->config.window,
                                            .features = s->config.features,
                                            .agent = bytes_of_string(s->agent)}};
+    if (resumes) {
+        hello.hello.key = bytes_of(resumes->key, sizeof resumes->key);
+        hello.hello.received = resumes->received;
+        hello.hello.abandoned = resumes->abandoned;
+    }
     return session_append_frame(s, 1, &hello, SIZE_MAX, NULL);
 }
 
@@ -513,9 +542,10 @@ int session_new(const struct session_config *config, struct session **ret)
     if (agent.len > 0)
         memcpy(s->agent, agent.data, agent.len);
     s->config.agent = s->agent;
+    s->config.resumes = NULL;
     s->peer.max_payload = SESSION_PAYLOAD_MIN; /* until it says what it takes */
     s->last_frame = &s->first_frame;
-    int r = config->role == SESSION_CLIENT ? send_hello(s) : 0;
+    int r = config->role == SESSION_CLIENT ? send_hello(s, config->resumes) : 0;
     if (r < 0) {
         session_free(s);
         return r;

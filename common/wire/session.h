@@ -12,6 +12,12 @@
  *   - nothing after GOODBYE. A GOODBYE instead of HELLO or WELCOME makes the session dead.
  * Items and controls for a call that has ended are dropped silently: they crossed the reply.
  *
+ * With WIRE_FEATURE_RESUME in force the session outlives its connection: what was sent is kept
+ * until the peer has acknowledged it (ACK), and is sent again, on another connection, from where
+ * the peer had received it. So both ends receive each frame once, and in order, however often the
+ * stream is cut. The other connection begins with a session of its own, for HELLO and WELCOME, at
+ * whose end the old one goes on with session_resume().
+ *
  * Memory: a payload's memory grows with the bytes that have come, never with the length its
  * header promises; that is what stops many half-sent frames from taking 4 MiB each. When
  * compressed frames make much of little, decoding pauses until frames are taken: the owner
@@ -29,7 +35,26 @@
 /* Most credit a call may have: stops a peer from overflowing the count by grants. */
 #define SESSION_CREDIT_MAX 0x40000000
 
+/* What was received is acknowledged so often. */
+#define SESSION_ACK_EVERY 0x10000
+
+/* Bytes kept at most for a peer that has not acknowledged them: those sent longest ago make room,
+ * and a peer that lacks them cannot go on. Stops one that takes everything and never says so from
+ * filling our memory. */
+#define SESSION_KEEP_MAX 0x1000000
+
 enum session_role { SESSION_CLIENT, SESSION_SERVER };
+
+/* What a client says of a session it wants to go on with. */
+struct session_resume {
+    uint8_t key[WIRE_KEY_SIZE];
+    uint64_t received;  /* session_received() */
+    uint64_t abandoned; /* requests up to this tag are not to be begun any more */
+};
+
+/* Server: is there a session to go on with? *ret_received: session_received() of it. */
+typedef bool session_resume_fn(void *context, const struct session_resume *asked,
+                               uint64_t *ret_received);
 
 struct session_config {
     enum session_role role;
@@ -42,6 +67,12 @@ struct session_config {
     const char *agent;      /* "berthfs 0.1.0"; borrowed for session_new only */
     uint8_t service_id[16]; /* server: persistent identity of the service */
     uint64_t epoch;         /* server: differs each time the service starts */
+    uint8_t key[WIRE_KEY_SIZE]; /* server: by which this session may be gone on with, if the client
+                                   wants to; to be random */
+    session_resume_fn *resume;  /* server: NULL: there is none, ever */
+    void *resume_context;
+    const struct session_resume *resumes; /* client: NULL, or what to ask for; borrowed for
+                                             session_new only */
 };
 
 /* A received message that owns its bytes. The views of `message` point into it. */
@@ -73,7 +104,7 @@ int session_feed(struct session *s, const void *data, size_t len);
 size_t session_wanted(const struct session *s);
 
 /* The next received message, in order of arrival: 1 and *ret (caller frees), or 0. HELLO,
- * WELCOME and GRANT are handled inside and never returned. A reply closes its call when it is
+ * WELCOME, GRANT and ACK are handled inside and never returned. A reply closes its call when it is
  * fed, not when it is taken. Taking may decode bytes that had to wait, and so may find the
  * session dead: look at session_failure() after the last. */
 int session_next(struct session *s, struct wire_frame **ret);
@@ -88,9 +119,28 @@ struct session_peer {
     uint32_t max_calls;   /* client only, as epoch and service_id */
     uint64_t epoch;
     uint8_t service_id[16];
-    char agent[129]; /* printable ASCII; other bytes replaced by '?' */
+    bool resumed;               /* this session has done: the one that was asked for goes on */
+    uint64_t received;          /* client, resumed: to be passed to session_resume */
+    uint8_t key[WIRE_KEY_SIZE]; /* client, with WIRE_FEATURE_RESUME: of this session */
+    char agent[129];            /* printable ASCII; other bytes replaced by '?' */
 };
 const struct session_peer *session_peer(const struct session *s);
+
+/* True when the session can go on on another connection. */
+bool session_resumable(const struct session *s);
+
+/* Bytes of the session that were fed, ever. */
+uint64_t session_received(const struct session *s);
+
+/* Goes on where the peer has received so many bytes. -ESTALE: these are not kept any more, were
+ * never sent, or it is not resumable; nothing has changed then. */
+int session_resume(struct session *s, uint64_t received);
+
+/* The greatest tag of a request ever opened. */
+uint64_t session_last_tag(const struct session *s);
+
+/* Bytes that are kept: sent ones, and those to be sent. */
+size_t session_kept(const struct session *s);
 
 /* Client: opens a call; *ret_tag names it. blocking: a caller waits for the reply (it counts
  * in session_stats). -EAGAIN when max_calls are open, -EINVAL by the table, -EMSGSIZE when the

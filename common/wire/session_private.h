@@ -31,6 +31,7 @@ struct session {
     bool goodbye_sent;
     bool goodbye_received;
     bool credit_changed;
+    bool asked_to_resume;
     int dead; /* 0 or the negative errno */
     char failure[256];
 
@@ -53,7 +54,10 @@ struct session {
     size_t inflated;                              /* payload bytes in them that came compressed */
 
     struct buffer output;
-    size_t output_head; /* what was taken of it */
+    size_t output_kept;    /* what is needed of it: nothing before, ... */
+    size_t output_head;    /* ... what was taken of it; the same unless resumable */
+    uint64_t output_start; /* bytes before it, ever */
+    uint64_t acknowledged; /* to the peer */
 
     struct compressor *compressor; /* NULL until they are used */
     struct decompressor *decompressor;
@@ -64,6 +68,12 @@ struct session {
 /* Ends the session for good and tells the peer why; returns error, a negative errno. */
 int session_fail(struct session *s, int error, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* The peer has received so many bytes. -EPROTO if these were never sent. */
+int session_acknowledged(struct session *s, uint64_t received);
+
+/* Tells the peer what was received, when that is due. */
+void session_acknowledge(struct session *s);
 
 /* False when nothing of this row can be sent: dead, after GOODBYE, or not ready. */
 bool session_connected(const struct session *s, const struct wire_row *row);

@@ -13,6 +13,33 @@
 
 /* --- output -------------------------------------------------------------------- */
 
+static void drop_done(struct session *s)
+{
+    buffer_consume(&s->output, s->output_kept);
+    s->output_start += s->output_kept;
+    s->output_head -= s->output_kept;
+    s->output_kept = 0;
+}
+
+/* Large frames that were done with leave no large buffer behind. */
+static void shrink(struct session *s)
+{
+    struct buffer *out = &s->output;
+    size_t left = out->len - s->output_kept;
+    if (left == 0) {
+        drop_done(s);
+        if (out->allocated > OUTPUT_KEEP)
+            buffer_release(out);
+    } else if (left <= OUTPUT_KEEP && out->allocated > 4 * OUTPUT_KEEP) {
+        drop_done(s);
+        uint8_t *less = realloc(out->data, OUTPUT_KEEP);
+        if (less) {
+            out->data = less;
+            out->allocated = OUTPUT_KEEP;
+        }
+    }
+}
+
 /* Compresses the payload that ends the output from `start` on, where that helps; *ret_flags
  * says how, also on failure. */
 static int compress_payload(struct session *s, const struct wire_row *row, size_t start,
@@ -62,12 +89,10 @@ int session_append_frame(struct session *s, uint64_t tag, const struct wire_mess
                          size_t limit, size_t *ret_size)
 {
     struct buffer *out = &s->output;
-    /* Moving what is left only when it is no more than what was taken costs at most one
+    /* Moving what is left only when it is no more than what was done with costs at most one
      * copy per byte, however the peer takes it. */
-    if (s->output_head > 0 && s->output_head >= out->len - s->output_head) {
-        buffer_consume(out, s->output_head);
-        s->output_head = 0;
-    }
+    if (s->output_kept > 0 && s->output_kept >= out->len - s->output_kept)
+        drop_done(s);
     size_t start = out->len;
     int r = buffer_reserve(out, WIRE_HEADER_SIZE + wire_row(m->type)->min_payload);
     if (r < 0)
@@ -106,12 +131,66 @@ void session_output_done(struct session *s, size_t n)
 {
     assert(n <= s->output.len - s->output_head);
     s->output_head += n;
-    if (s->output_head < s->output.len)
+    if (!(s->peer.features & WIRE_FEATURE_RESUME))
+        s->output_kept = s->output_head;
+    else if (s->output_head - s->output_kept > SESSION_KEEP_MAX)
+        s->output_kept = s->output_head - SESSION_KEEP_MAX;
+    shrink(s);
+}
+
+size_t session_kept(const struct session *s)
+{
+    return s->output.len - s->output_kept;
+}
+
+/* --- on another connection ------------------------------------------------------- */
+
+bool session_resumable(const struct session *s)
+{
+    return s->ready && !s->dead && !s->goodbye_sent && !s->goodbye_received && !s->peer.resumed &&
+           (s->peer.features & WIRE_FEATURE_RESUME);
+}
+
+uint64_t session_received(const struct session *s)
+{
+    return s->stats.bytes_in;
+}
+
+uint64_t session_last_tag(const struct session *s)
+{
+    return s->last_tag;
+}
+
+int session_resume(struct session *s, uint64_t received)
+{
+    if (!session_resumable(s) || received < s->output_start + s->output_kept ||
+        received > s->output_start + s->output_head)
+        return -ESTALE;
+    s->output_kept = s->output_head = (size_t)(received - s->output_start);
+    return 0;
+}
+
+int session_acknowledged(struct session *s, uint64_t received)
+{
+    if (!(s->peer.features & WIRE_FEATURE_RESUME))
+        return session_fail(s, -EPROTO, "ACK within a session that is not kept");
+    if (received > s->output_start + s->output_head)
+        return session_fail(s, -EPROTO, "ACK of bytes that were never sent");
+    if (received > s->output_start + s->output_kept) {
+        s->output_kept = (size_t)(received - s->output_start);
+        shrink(s);
+    }
+    return 0;
+}
+
+void session_acknowledge(struct session *s)
+{
+    if (!session_resumable(s) || s->stats.bytes_in - s->acknowledged < SESSION_ACK_EVERY)
         return;
-    s->output_head = 0;
-    s->output.len = 0;
-    if (s->output.allocated > OUTPUT_KEEP)
-        buffer_release(&s->output);
+    const struct wire_message ack = {.type = WIRE_ACK, .ack.received = s->stats.bytes_in};
+    /* Without memory the next one says it. */
+    if (session_append_frame(s, 0, &ack, SIZE_MAX, NULL) == 0)
+        s->acknowledged = s->stats.bytes_in;
 }
 
 /* --- failure ------------------------------------------------------------------- */

@@ -27,6 +27,11 @@
 #define WIRE_PAYLOAD_MAX \
     0x400000 /* no frame is larger, whatever the table: bounds one frame's memory */
 #define WIRE_ATTR_SIZE 108
+#define WIRE_KEY_SIZE 16 /* bytes of a session's key: nobody guesses it */
+
+/* For so long after it was lost the service keeps a session for its client, unless it has too
+ * many. */
+#define WIRE_PARK_MS 60000
 
 /* For so long after a PING was sent that has been answered, a client may rely on having been told
  * of every change (SUBSCRIBE), by its own clock. */
@@ -40,6 +45,7 @@ enum wire_frame_flags {
 enum wire_features {
     WIRE_FEATURE_ZSTD = 1,
     WIRE_FEATURE_CHANGES = 2, /* the service notices changes (SUBSCRIBE); no more than a promise */
+    WIRE_FEATURE_RESUME = 4,  /* the session outlives its connection (WELCOME.key) */
 };
 
 enum wire_workspace_flags {

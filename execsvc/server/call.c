@@ -2,6 +2,11 @@
 
 #include "server/connection.h"
 
+bool call_connected(const struct call *c)
+{
+    return connection_alive(c->connection);
+}
+
 /* A failed send leaves the call open, so that its owner can still end it. */
 static int call_result(struct call *c, int r)
 {
@@ -56,7 +61,7 @@ static void call_unanswerable(struct call *c)
 
 void call_reply(struct call *c, const struct wire_message *message)
 {
-    if (connection_alive(c->connection)) {
+    if (connection_answers(c->connection)) {
         struct session *session = connection_session(c->connection);
         int r = session_send(session, c->tag, message);
         if (r < 0 && r != -ENOMEM) {
@@ -73,7 +78,7 @@ void call_reply(struct call *c, const struct wire_message *message)
 
 void call_reply_error(struct call *c, int error, const char *text)
 {
-    if (connection_alive(c->connection) &&
+    if (connection_answers(c->connection) &&
         session_send_error(connection_session(c->connection), c->tag, error, text) < 0)
         call_unanswerable(c);
     call_end(c);

@@ -28,6 +28,9 @@ int call_send(struct call *c, const struct wire_message *message);
 size_t call_credit(const struct call *c);
 int call_grant(struct call *c, size_t bytes);
 
+/* Its client has a connection now. */
+bool call_connected(const struct call *c);
+
 /* Ends the call; it must not be used afterwards. error: negative errno. */
 void call_reply(struct call *c, const struct wire_message *message);
 void call_reply_error(struct call *c, int error, const char *text);

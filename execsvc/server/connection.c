@@ -1,4 +1,4 @@
-#include "server/connection.h"
+#include "server/connection_private.h"
 
 #include <assert.h>
 #include <event2/buffer.h>
@@ -11,61 +11,29 @@
 #include "server/backend.h"
 #include "server/dispatch.h"
 #include "server/http.h"
+#include "server/park.h"
 #include "server/upgrade.h"
 
 /* One header's worth is read before a client has authenticated. */
 #define HTTP_READ_MAX 4096
 
-enum connection_state {
-    CONNECTION_TLS,     /* handshake */
-    CONNECTION_HTTP,    /* request header */
-    CONNECTION_HELLO,   /* 101 was sent */
-    CONNECTION_READY,   /* frames */
-    CONNECTION_CLOSING, /* writes what is queued */
-    CONNECTION_LINGER,  /* waits for the peer to close */
-    CONNECTION_ENDED,   /* waits to be torn down */
-};
 #define STATE_COUNT (CONNECTION_ENDED + 1)
 
 static const char *const state_names[STATE_COUNT] = {
-    "TLS handshake", "HTTP request", "HELLO", "ready", "closing", "linger", "ended",
-};
-
-struct connection {
-    TAILQ_ENTRY(connection) link;
-    TAILQ_ENTRY(connection) dirty_link; /* while dirty: the session has output */
-    struct connection_list *list;
-    struct server *server;
-    struct listener *listener;
-    struct peer peer;
-    uint64_t id;
-    enum connection_state state;
-    int fd;   /* the bufferevent's */
-    SSL *ssl; /* the bufferevent's, or NULL */
-    struct bufferevent *bev;
-    struct event *timer; /* of the state */
-    struct http_reader *http;
-    struct session *session;
-    struct backend *backend;
-    struct table calls;
-    size_t cost; /* see FLOW_LIMIT */
-    unsigned lock_waits;
-    bool dirty;
-    bool starved; /* a stream waits for output to drain */
-    bool paused;  /* not reading */
-    bool processing;
+    "TLS handshake", "HTTP request", "HELLO", "ready", "parked", "closing", "linger", "ended",
 };
 
 /* --- states ---------------------------------------------------------------------- */
 
-static void connection_set_state(struct connection *c, enum connection_state to)
+void connection_set_state(struct connection *c, enum connection_state to)
 {
 #define TO(state) (1u << (CONNECTION_##state))
     static const unsigned allowed[STATE_COUNT] = {
         [CONNECTION_TLS] = TO(HTTP) | TO(CLOSING) | TO(ENDED),
         [CONNECTION_HTTP] = TO(HELLO) | TO(CLOSING) | TO(ENDED),
         [CONNECTION_HELLO] = TO(READY) | TO(CLOSING) | TO(ENDED),
-        [CONNECTION_READY] = TO(CLOSING) | TO(ENDED),
+        [CONNECTION_READY] = TO(PARKED) | TO(CLOSING) | TO(ENDED),
+        [CONNECTION_PARKED] = TO(READY) | TO(ENDED),
         [CONNECTION_CLOSING] = TO(LINGER) | TO(ENDED),
         [CONNECTION_LINGER] = TO(ENDED),
     };
@@ -87,7 +55,7 @@ static void set_timer(struct connection *c, unsigned seconds)
     (void)event_add(c->timer, &t);
 }
 
-static void list_move(struct connection *c, struct connection_list *to)
+void connection_move(struct connection *c, struct connection_list *to)
 {
     struct connection_list *pending = listener_pending(c->listener);
     if (c->list) {
@@ -96,6 +64,8 @@ static void list_move(struct connection *c, struct connection_list *to)
             listener_pending_changed(c->listener, -1);
         else if (c->list == &c->server->connections)
             c->server->connection_count--;
+        else if (c->list == &c->server->parked)
+            c->server->parked_count--;
     }
     c->list = to;
     TAILQ_INSERT_TAIL(to, c, link);
@@ -103,6 +73,8 @@ static void list_move(struct connection *c, struct connection_list *to)
         listener_pending_changed(c->listener, 1);
     else if (to == &c->server->connections)
         c->server->connection_count++;
+    else if (to == &c->server->parked)
+        c->server->parked_count++;
 }
 
 void connection_end(struct connection *c, enum log_level level, const char *reason)
@@ -117,9 +89,10 @@ void connection_end(struct connection *c, enum log_level level, const char *reas
         log_write(level, "connection %llu from %s, in %s: %s", (unsigned long long)c->id,
                   c->peer.name, state_names[c->state], reason);
     connection_set_state(c, CONNECTION_ENDED);
-    (void)bufferevent_disable(c->bev, EV_READ | EV_WRITE);
+    if (c->bev)
+        (void)bufferevent_disable(c->bev, EV_READ | EV_WRITE);
     (void)event_del(c->timer);
-    list_move(c, &c->server->ended);
+    connection_move(c, &c->server->ended);
     /* Not now: our callers up the stack may still be using it. */
     event_active(c->server->tear_down, EV_TIMEOUT, 0);
 }
@@ -166,7 +139,7 @@ void connection_free(struct connection *c)
 
 size_t connection_queued(const struct connection *c)
 {
-    size_t n = evbuffer_get_length(bufferevent_get_output(c->bev));
+    size_t n = c->bev ? evbuffer_get_length(bufferevent_get_output(c->bev)) : 0;
     return c->session ? n + session_output(c->session).len : n;
 }
 
@@ -226,7 +199,7 @@ static void write_output(struct connection *c)
 void connection_flush(struct connection *c)
 {
     struct server *s = c->server;
-    if (!c->session || c->state >= CONNECTION_LINGER)
+    if (!c->session || !c->bev || c->state >= CONNECTION_LINGER)
         return;
     /* Large replies must not pile up here: they would be held twice while they are copied. */
     if (session_output(c->session).len >= STREAM_QUEUE_MAX)
@@ -295,7 +268,7 @@ void connection_on_flush(evutil_socket_t fd, short what, void *context)
     while ((c = TAILQ_FIRST(&dirty))) {
         TAILQ_REMOVE(&dirty, c, dirty_link);
         c->dirty = false;
-        if (c->state >= CONNECTION_LINGER)
+        if (!c->bev || c->state >= CONNECTION_LINGER)
             continue;
         write_output(c);
         offer_if_drained(c);
@@ -330,6 +303,16 @@ struct file_session *connection_files(const struct connection *c)
 bool connection_alive(const struct connection *c)
 {
     return c->state == CONNECTION_READY;
+}
+
+bool connection_answers(const struct connection *c)
+{
+    return c->state == CONNECTION_READY || c->state == CONNECTION_PARKED;
+}
+
+bool connection_abandoned(const struct connection *c, uint64_t tag)
+{
+    return tag <= c->abandoned;
 }
 
 unsigned connection_count_lock_waits(struct connection *c, int change)
@@ -405,6 +388,8 @@ static void frames_refused(struct connection *c, int error)
 
 static void hello_done(struct connection *c)
 {
+    if (session_peer(c->session)->resumed)
+        return; /* see read_frames */
     int r = backend_new(c->server, c, &c->backend);
     if (r < 0) {
         connection_end(c, LOG_LEVEL_ERROR, "no memory for its files");
@@ -443,7 +428,7 @@ static void drain_input(struct connection *c, size_t n)
 static size_t feed_frames(struct connection *c, struct bytes in)
 {
     size_t used = 0;
-    while (used < in.len && speaks_frames(c) && !over_limit(c, FLOW_LIMIT)) {
+    while (used < in.len && speaks_frames(c) && !c->resumes && !over_limit(c, FLOW_LIMIT)) {
         size_t n = session_wanted(c->session);
         if (n > in.len - used)
             n = in.len - used;
@@ -479,7 +464,7 @@ static void read_frames(struct connection *c)
     c->processing = true;
     bool more = !c->ssl && evbuffer_get_length(bufferevent_get_input(c->bev)) >= HTTP_READ_MAX;
     take_frames(c);
-    while (speaks_frames(c) && !over_limit(c, FLOW_LIMIT)) {
+    while (speaks_frames(c) && !c->resumes && !over_limit(c, FLOW_LIMIT)) {
         struct bytes in = peek_input(c, SIZE_MAX);
         if (in.len > 0) {
             drain_input(c, feed_frames(c, in));
@@ -490,6 +475,10 @@ static void read_frames(struct connection *c)
         break;
     }
     c->processing = false;
+    if (c->resumes && speaks_frames(c)) {
+        park_resume(c);
+        return;
+    }
     if (speaks_frames(c) && session_credit_changed(c->session))
         offer_writable(c);
     connection_flush(c);
@@ -521,7 +510,12 @@ static int begin_frames(struct connection *c)
                                      : 0), /* the client knows whether there is a wire to save */
         .agent = "berthd " BERTH_VERSION,
         .epoch = s->epoch,
+        .resume = park_find,
+        .resume_context = c,
     };
+    if (park_make_key(c))
+        config.features |= WIRE_FEATURE_RESUME;
+    memcpy(config.key, c->key, sizeof config.key);
     store_service_id(s->store, config.service_id);
     int r = session_new(&config, &c->session);
     if (r < 0)
@@ -531,7 +525,7 @@ static int begin_frames(struct connection *c)
     http_reader_free(take_ptr(c->http));
     s->counters.upgraded++;
     connection_set_state(c, CONNECTION_HELLO);
-    list_move(c, &s->connections);
+    connection_move(c, &s->connections);
     bufferevent_setwatermark(c->bev, EV_READ, 0, SERVER_READ_MAX);
     bufferevent_setwatermark(c->bev, EV_WRITE, STREAM_QUEUE_MAX / 2, 0);
     (void)bufferevent_set_max_single_read(c->bev, SERVER_READ_MAX);
@@ -549,6 +543,7 @@ static void request_complete(struct connection *c)
     };
     _cleanup_buffer_ struct buffer text = {0};
     struct failure refusal = {0};
+    upgrade_credential(&caller, http_reader_request(c->http), c->ssl, c->credential);
     int r = upgrade_answer(c->server, &caller, http_reader_request(c->http), &text, &refusal);
     if (r == UPGRADE_ACCEPTED)
         r = begin_frames(c);
@@ -629,6 +624,7 @@ static void on_read(struct bufferevent *bev, void *context)
         discard_input(c);
         return;
     case CONNECTION_TLS:
+    case CONNECTION_PARKED:
     case CONNECTION_ENDED:
         return;
     }
@@ -640,6 +636,13 @@ static void on_write(struct bufferevent *bev, void *context)
     offer_if_drained(c);
     update_flow(c);
     linger_if_drained(c);
+}
+
+/* The stream broke; the session may outlive it. */
+static void connection_lost(struct connection *c, enum log_level level, const char *reason)
+{
+    if (!park_session(c, reason))
+        connection_end(c, level, reason);
 }
 
 /* A plain HTTP client on a TLS port gets its answer in plain HTTP, and learns what is wrong. */
@@ -671,11 +674,13 @@ static void tls_failed(struct connection *c, unsigned long error)
     if (plain && c->state == CONNECTION_TLS)
         answer_plain_http(c);
     (void)snprintf(text, sizeof text, "TLS: %s", reason ? reason : "failed");
-    connection_end(c, broken_level(c), text);
+    connection_lost(c, broken_level(c), text);
 }
 
 static void peer_closed(struct connection *c)
 {
+    if (park_session(c, "closed by the client"))
+        return;
     if (speaks_frames(c) && connection_queued(c) > 0) {
         begin_closing(c); /* it may have closed its sending side alone */
         return;
@@ -693,14 +698,14 @@ static void on_event(struct bufferevent *bev, short what, void *context)
         connection_set_state(c, CONNECTION_HTTP);
     } else if (what & BEV_EVENT_TIMEOUT) {
         c->server->counters.timed_out++;
-        connection_end(c, LOG_LEVEL_WARNING, "the client does not read");
+        connection_lost(c, LOG_LEVEL_WARNING, "the client does not read");
     } else if (what & BEV_EVENT_ERROR) {
         unsigned long error = c->ssl ? bufferevent_get_openssl_error(bev) : 0;
         if (error != 0)
             tls_failed(c, error);
         else
-            connection_end(c, broken_level(c),
-                           evutil_socket_error_to_string(EVUTIL_SOCKET_ERROR()));
+            connection_lost(c, broken_level(c),
+                            evutil_socket_error_to_string(EVUTIL_SOCKET_ERROR()));
     } else if (what & BEV_EVENT_EOF) {
         peer_closed(c);
     }
@@ -721,9 +726,28 @@ static void on_timer(evutil_socket_t fd, short what, void *context)
         connection_end(c, LOG_LEVEL_DEBUG, "the peer does not close");
         return;
     case CONNECTION_READY:
+    case CONNECTION_PARKED:
     case CONNECTION_ENDED:
         return;
     }
+}
+
+/* --- another stream -------------------------------------------------------------- */
+
+void connection_watch_stream(struct connection *c)
+{
+    bufferevent_setcb(c->bev, on_read, on_write, on_event, c);
+}
+
+void connection_go_on(struct connection *c)
+{
+    c->paused = false;
+    (void)bufferevent_enable(c->bev, EV_READ | EV_WRITE);
+    offer_writable(c);
+    connection_flush(c);
+    update_flow(c);
+    /* What came behind the HELLO. */
+    bufferevent_trigger(c->bev, EV_READ, BEV_TRIG_IGNORE_WATERMARKS | BEV_TRIG_DEFER_CALLBACKS);
 }
 
 /* --- birth ----------------------------------------------------------------------- */
@@ -761,12 +785,12 @@ int connection_new(struct server *s, struct listener *l, int fd, SSL *ssl, const
     }
     if (ssl)
         bufferevent_openssl_set_allow_dirty_shutdown(c->bev, 1);
-    bufferevent_setcb(c->bev, on_read, on_write, on_event, c);
+    connection_watch_stream(c);
     bufferevent_setwatermark(c->bev, EV_READ, 0, HTTP_READ_MAX);
     struct timeval write_timeout = {.tv_sec = WRITE_TIMEOUT_S};
     (void)bufferevent_set_timeouts(c->bev, NULL, &write_timeout);
     set_timer(c, HANDSHAKE_TIMEOUT_S);
-    list_move(c, listener_pending(l));
+    connection_move(c, listener_pending(l));
     (void)bufferevent_enable(c->bev, EV_READ | EV_WRITE);
     return 0;
 }

@@ -1,6 +1,11 @@
 /* One accepted connection, from its first byte to its end:
  *
  *   TLS -> HTTP -> HELLO -> READY -> CLOSING -> LINGER -> ENDED
+ *                           ^ |
+ *                           | v
+ *                          PARKED
+ *
+ * A PARKED one has no stream, but all the rest: see park.h.
  *
  * Its errors are its own: they end it, are logged once, and touch nothing else. Memory is
  * bounded in every state:
@@ -97,6 +102,12 @@ unsigned connection_count_lock_waits(struct connection *c, int change);
 
 /* True in READY: frames can be sent. */
 bool connection_alive(const struct connection *c);
+
+/* True in READY and PARKED: replies are taken, if only to be kept. */
+bool connection_answers(const struct connection *c);
+
+/* A request of this tag was given up by the client before it came here. */
+bool connection_abandoned(const struct connection *c, uint64_t tag);
 
 /* Moves what the session has to say on its way, within this turn of the loop. */
 void connection_flush(struct connection *c);

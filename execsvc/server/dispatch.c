@@ -19,7 +19,9 @@ typedef void loop_handler(struct connection *c, struct call *call, const struct 
 
 static void on_ping(struct connection *c, struct call *call, const struct wire_message *m)
 {
-    const struct wire_message pong = {.type = WIRE_PONG, .pong.nonce = m->ping.nonce};
+    bool lease = subscribers_renew(connection_server(c)->subscribers, connection_files(c));
+    const struct wire_message pong = {.type = WIRE_PONG,
+                                      .pong = {.nonce = m->ping.nonce, .lease = lease}};
     call_reply(call, &pong);
 }
 
@@ -52,6 +54,7 @@ static void on_goodbye(struct connection *c, struct call *call, const struct wir
     char text[160];
     (void)log_escape(m->goodbye.text.data, m->goodbye.text.len, text, sizeof text);
     log_debug("a client says goodbye: %s", text);
+    subscribers_leave(connection_server(c)->subscribers, connection_files(c));
     connection_goodbye(c, 0, "goodbye");
 }
 
@@ -82,7 +85,8 @@ int dispatch_check(void)
     for (size_t i = 0; i < wire_row_count(); i++) {
         const struct wire_row *row = wire_row_at(i);
         bool opens = row->class == WIRE_CLASS_REQUEST || row->class == WIRE_CLASS_NOTICE;
-        if (!opens || !(row->from & WIRE_FROM_CLIENT) || row->phase == WIRE_PHASE_HELLO)
+        if (!opens || !(row->from & WIRE_FROM_CLIENT) || row->phase == WIRE_PHASE_HELLO ||
+            row->type == WIRE_ACK) /* the session's own */
             continue;
         if (!for_workers(row) && !loop_route(row->type)) {
             log_error("no handler for %s", row->name);
@@ -324,7 +328,10 @@ static void open_call(struct connection *c, const struct wire_row *row, struct w
         return;
     }
     connection_charge(c, call->cost);
-    if (for_workers(row)) {
+    if (row->class == WIRE_CLASS_REQUEST && connection_abandoned(c, frame->tag)) {
+        call_reply_error(call, -ECANCELED, NULL);
+        wire_frame_free(frame);
+    } else if (for_workers(row)) {
         submit(c, call, frame);
     } else {
         loop_route(row->type)(c, call, m);

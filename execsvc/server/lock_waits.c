@@ -175,7 +175,7 @@ bool lock_waits_keep(struct lock_waits *w, struct call *call, struct job *job)
 {
     const struct wire_message *m = &job->frame->message;
     if (m->type != WIRE_LOCK_SET || !(m->lock_set.flags & WIRE_LOCK_WAIT) ||
-        job->result != -EAGAIN || !connection_alive(call->connection))
+        job->result != -EAGAIN || !connection_answers(call->connection))
         return false;
     struct lock_wait *wait = call->wait;
     if (call->cancelled) {

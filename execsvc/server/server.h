@@ -37,6 +37,8 @@ struct server_counters {
     uint64_t timed_out;     /* not ready, or not reading, in time */
     uint64_t protocol_errors;
     uint64_t accept_errors;
+    uint64_t parked;  /* sessions whose connection was lost, */
+    uint64_t resumed; /* and that went on on another */
 };
 
 struct server {
@@ -55,6 +57,9 @@ struct server {
     unsigned connections_max;
     struct connection_list connections; /* upgraded ones */
     unsigned connection_count;
+    struct connection_list parked; /* whose clients may come back (park.h), the oldest first */
+    unsigned parked_count;
+    struct event *park_timer;
     struct connection_list ended; /* to be torn down at the next turn of the loop */
     struct event *tear_down;
     struct connection_list dirty; /* with output in their sessions */

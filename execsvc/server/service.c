@@ -12,6 +12,7 @@
 #include "server/dispatch.h"
 #include "server/listener.h"
 #include "server/lock_waits.h"
+#include "server/park.h"
 
 /* Connections get this long to take what is queued for them when the service stops. */
 #define STOP_TIMEOUT_S 3
@@ -105,6 +106,7 @@ static void on_signal(evutil_socket_t number, short what, void *context)
     struct listener *l;
     for (l = listener_first(s); l; l = listener_next(l))
         end_all(listener_pending(l), why);
+    end_all(&s->parked, why);
     /* First the verdicts, then the goodbyes: GOODBYE is the last message of a connection. */
     exec_service_free(s->exec);
     s->exec = NULL;
@@ -122,6 +124,7 @@ static void service_release(struct service *service)
     for (l = listener_first(s); l; l = listener_next(l))
         end_all(listener_pending(l), "the service ends");
     end_all(&s->connections, "the service ends");
+    end_all(&s->parked, "the service ends");
     exec_service_free(s->exec);
     s->exec = NULL;
     on_tear_down(-1, 0, s);
@@ -132,7 +135,8 @@ static void service_release(struct service *service)
     listener_stop_all(s);
     listener_free_all(s);
     struct event *events[] = {service->on_term,    service->on_int, service->stop_deadline,
-                              service->stop_check, s->tear_down,    s->flush};
+                              service->stop_check, s->tear_down,    s->flush,
+                              s->park_timer};
     for (size_t i = 0; i < ARRAY_SIZE(events); i++)
         if (events[i])
             event_free(events[i]);
@@ -261,8 +265,9 @@ static int new_events(struct service *service)
     service->stop_check = event_new(s->base, -1, EV_PERSIST, on_stop_check, service);
     s->tear_down = event_new(s->base, -1, 0, on_tear_down, s);
     s->flush = event_new(s->base, -1, 0, connection_on_flush, s);
+    s->park_timer = event_new(s->base, -1, 0, park_on_timer, s);
     if (!service->on_term || !service->on_int || !service->stop_deadline || !service->stop_check ||
-        !s->tear_down || !s->flush || event_add(service->on_term, NULL) < 0 ||
+        !s->tear_down || !s->flush || !s->park_timer || event_add(service->on_term, NULL) < 0 ||
         event_add(service->on_int, NULL) < 0)
         return -ENOMEM;
     return 0;
@@ -301,6 +306,7 @@ int service_run(const struct service_settings *settings, struct failure *ret_fai
     struct server *s = &service.server;
     TAILQ_INIT(&s->listeners);
     TAILQ_INIT(&s->connections);
+    TAILQ_INIT(&s->parked);
     TAILQ_INIT(&s->ended);
     TAILQ_INIT(&s->dirty);
     (void)signal(SIGPIPE, SIG_IGN); /* a peer that closes is an error of that write alone */

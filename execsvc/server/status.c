@@ -34,7 +34,8 @@ static int add_connections(const struct server *s, json_t *object)
         {"accepted", n->accepted},           {"upgraded", n->upgraded},
         {"unauthorized", n->unauthorized},   {"dropped_early", n->dropped_early},
         {"timed_out", n->timed_out},         {"protocol_errors", n->protocol_errors},
-        {"accept_errors", n->accept_errors},
+        {"accept_errors", n->accept_errors}, {"parked", s->parked_count},
+        {"parked_ever", n->parked},          {"resumed", n->resumed},
     };
     json_t *connections = json_object();
     if (json_object_set_new(object, "connections", connections) < 0)

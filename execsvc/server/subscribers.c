@@ -12,6 +12,8 @@
 #define LIST_FOREACH_SAFE(var, head, field, next) \
     for ((var) = LIST_FIRST(head); (var) && ((next) = LIST_NEXT(var, field), true); (var) = (next))
 
+#define LEASE_NS ((WIRE_LEASE_MS + SUBSCRIBER_MARGIN_MS) * NSEC_PER_MSEC)
+
 struct subscriber {
     LIST_ENTRY(subscriber) link;
     struct subscribers *all;
@@ -19,6 +21,7 @@ struct subscriber {
     struct file_session *session;
     struct subscription *subscription;
     uint64_t sent, seen;
+    uint64_t lease_end_ns; /* by our clock, the margin included; 0: it has none */
 };
 
 struct target {
@@ -30,7 +33,10 @@ struct barrier {
     LIST_ENTRY(barrier) link;
     barrier_done_fn *done;
     void *context;
+    struct subscribers *all;
     struct event *deadline;
+    uint64_t started_ns;
+    bool ghosts; /* waits for those that are gone, too */
     bool all_seen;
     size_t waiting; /* targets with a subscriber */
     size_t count;
@@ -42,6 +48,7 @@ struct subscribers {
     LIST_HEAD(, subscriber) list;
     LIST_HEAD(, barrier) barriers;
     size_t count;
+    uint64_t ghosts_end_ns; /* leases of those that are gone */
     int event_fd;
     struct event *woken;
 };
@@ -61,6 +68,15 @@ void barrier_cancel(struct barrier *b)
     barrier_free(b);
 }
 
+static void barrier_end(struct barrier *b)
+{
+    barrier_done_fn *done = b->done;
+    void *context = b->context;
+    bool all_seen = b->all_seen;
+    barrier_free(b);
+    done(context, all_seen);
+}
+
 /* s has seen up to its position, or (gone) will not see anything any more. */
 static void notice(struct subscriber *s, bool gone)
 {
@@ -73,19 +89,14 @@ static void notice(struct subscriber *s, bool gone)
                 b->targets[i].subscriber = NULL;
                 b->waiting--;
             }
-        if (b->waiting == 0) {
+        if (b->waiting == 0 && !b->ghosts) {
             LIST_REMOVE(b, link);
             LIST_INSERT_HEAD(&finished, b, link);
         }
     }
     /* What is called may cancel others of these. */
-    while ((b = LIST_FIRST(&finished))) {
-        barrier_done_fn *done = b->done;
-        void *context = b->context;
-        bool all_seen = b->all_seen;
-        barrier_free(b);
-        done(context, all_seen);
-    }
+    while ((b = LIST_FIRST(&finished)))
+        barrier_end(b);
 }
 
 /* --- subscribers ------------------------------------------------------------------ */
@@ -101,7 +112,10 @@ static void subscriber_end(struct subscriber *s)
 
 static void on_gone(void *context)
 {
-    subscriber_end(context);
+    struct subscriber *s = context;
+    if (s->lease_end_ns > s->all->ghosts_end_ns)
+        s->all->ghosts_end_ns = s->lease_end_ns;
+    subscriber_end(s);
 }
 
 static void cut_off(struct subscriber *s, int error, const char *why)
@@ -133,6 +147,47 @@ static void pump(struct subscriber *s)
             return;
         }
     }
+}
+
+static struct subscriber *find(const struct subscribers *all, const struct file_session *session)
+{
+    struct subscriber *s;
+    LIST_FOREACH(s, &all->list, link)
+    if (s->session == session)
+        return s;
+    return NULL;
+}
+
+static bool is_awaited(const struct subscriber *s, uint64_t now)
+{
+    const struct barrier *b;
+    LIST_FOREACH(b, &s->all->barriers, link)
+    {
+        if (now - b->started_ns < SUBSCRIBER_PATIENCE_MS * NSEC_PER_MSEC)
+            continue;
+        for (size_t i = 0; i < b->count; i++)
+            if (b->targets[i].subscriber == s)
+                return true;
+    }
+    return false;
+}
+
+bool subscribers_renew(struct subscribers *all, const struct file_session *session)
+{
+    struct subscriber *s = find(all, session);
+    uint64_t now = clock_monotonic_ns();
+    if (!s || is_awaited(s, now))
+        return false;
+    s->lease_end_ns = now + LEASE_NS;
+    pump(s); /* what has changed before the answer is told before it */
+    return true;
+}
+
+void subscribers_leave(struct subscribers *all, const struct file_session *session)
+{
+    struct subscriber *s = find(all, session);
+    if (s)
+        s->lease_end_ns = 0;
 }
 
 static void on_writable(void *context)
@@ -194,51 +249,93 @@ void subscribers_open(struct subscribers *all, struct call *call, struct file_se
 
 /* --- waiting ---------------------------------------------------------------------- */
 
+static void on_deadline(evutil_socket_t fd, short what, void *context);
+
+static struct barrier *barrier_new(struct subscribers *all)
+{
+    struct barrier *b = calloc(1, sizeof *b + all->count * sizeof *b->targets);
+    if (!b)
+        return NULL;
+    b->all = all;
+    b->deadline = evtimer_new(all->base, on_deadline, b);
+    if (!b->deadline) {
+        free(b);
+        return NULL;
+    }
+    return b;
+}
+
+/* When it need not be waited for any more. */
+static uint64_t patience_end(const struct subscriber *s, uint64_t started_ns)
+{
+    uint64_t end = call_connected(s->call) ? started_ns + LEASE_NS : 0;
+    return end > s->lease_end_ns ? end : s->lease_end_ns;
+}
+
+static void set_deadline(struct barrier *b, uint64_t now)
+{
+    uint64_t first = b->ghosts ? b->all->ghosts_end_ns : UINT64_MAX;
+    for (size_t i = 0; i < b->count; i++) {
+        const struct subscriber *s = b->targets[i].subscriber;
+        uint64_t end = s ? patience_end(s, b->started_ns) : UINT64_MAX;
+        first = end < first ? end : first;
+    }
+    uint64_t left = first > now ? first - now : 0;
+    const struct timeval tv = {.tv_sec = (time_t)(left / NSEC_PER_SEC),
+                               .tv_usec = (suseconds_t)(left % NSEC_PER_SEC / 1000 + 1)};
+    (void)evtimer_add(b->deadline, &tv);
+}
+
 static void on_deadline(evutil_socket_t fd, short what, void *context)
 {
     struct barrier *b = context;
-    b->all_seen = false;
-    /* The last one to be cut off ends the barrier. */
-    for (size_t i = 0, left = b->waiting; left > 0; i++) {
-        struct subscriber *s = b->targets[i].subscriber;
-        if (!s)
-            continue;
-        left--;
-        log_warning("a client did not confirm changes in time, and is not told of more");
-        cut_off(s, -ETIMEDOUT, "changes were not confirmed in time");
+    uint64_t now = clock_monotonic_ns();
+    if (b->ghosts && b->all->ghosts_end_ns <= now) {
+        b->ghosts = false;
+        b->all_seen = false;
     }
+    bool ghosts = b->ghosts;
+    b->ghosts = true; /* it is not to end, and be freed, by the last one that is cut off here */
+    for (size_t i = 0; i < b->count; i++) {
+        struct subscriber *s = b->targets[i].subscriber;
+        if (!s || patience_end(s, b->started_ns) > now)
+            continue;
+        b->all_seen = false;
+        if (call_connected(s->call)) {
+            log_warning("a client did not confirm changes in time, and is not told of more");
+            cut_off(s, -ETIMEDOUT, "changes were not confirmed in time");
+        } else { /* parked; when it comes back it is told before it has a lease again */
+            b->targets[i].subscriber = NULL;
+            b->waiting--;
+        }
+    }
+    b->ghosts = ghosts;
+    if (b->waiting == 0 && !b->ghosts)
+        barrier_end(b);
+    else
+        set_deadline(b, now);
 }
 
 void subscribers_wait(struct subscribers *all, const struct file_session *except,
                       barrier_done_fn *done, void *context, struct barrier **ret)
 {
     *ret = NULL;
+    uint64_t now = clock_monotonic_ns();
+    bool ghosts = all->ghosts_end_ns > now;
     struct barrier *b = NULL;
     struct subscriber *s;
     bool memory = true;
+    if (ghosts)
+        memory = (b = barrier_new(all)) != NULL;
     LIST_FOREACH(s, &all->list, link)
     {
         uint64_t end = subscription_end(s->subscription);
-        if (s->session == except || s->seen >= end)
+        if (!memory || s->session == except || s->seen >= end || patience_end(s, now) <= now)
             continue;
         if (!b)
-            b = calloc(1, sizeof *b + all->count * sizeof *b->targets);
-        if (!b) {
-            memory = false;
-            break;
-        }
-        b->targets[b->count++] = (struct target){.subscriber = s, .position = end};
-    }
-    if (b) {
-        b->deadline = evtimer_new(all->base, on_deadline, b);
-        const unsigned ms = WIRE_LEASE_MS + SUBSCRIBER_MARGIN_MS;
-        const struct timeval tv = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
-        if (!b->deadline || evtimer_add(b->deadline, &tv) < 0) {
-            if (b->deadline)
-                event_free(b->deadline);
-            free(take_ptr(b));
-            memory = false;
-        }
+            memory = (b = barrier_new(all)) != NULL;
+        if (b)
+            b->targets[b->count++] = (struct target){.subscriber = s, .position = end};
     }
     if (!b) {
         done(context, memory);
@@ -246,9 +343,12 @@ void subscribers_wait(struct subscribers *all, const struct file_session *except
     }
     b->done = done;
     b->context = context;
+    b->started_ns = now;
     b->all_seen = true;
+    b->ghosts = ghosts;
     b->waiting = b->count;
     LIST_INSERT_HEAD(&all->barriers, b, link);
+    set_deadline(b, now);
     *ret = b;
 }
 

@@ -3,9 +3,11 @@
  *
  * A subscriber's caches are right up to the position it has sent back in SEEN. Whoever must be
  * sure that nobody is shown anything older (the end of a command, fsync, close) waits for that.
- * A subscriber that does not answer within WIRE_LEASE_MS and a margin is cut off: by its
- * own clock it has then stopped answering from its caches, since a client that has heard
- * nothing for WIRE_LEASE_MS must. */
+ * By its own clock a client stops answering from its caches WIRE_LEASE_MS after it sent the last
+ * PING that was answered so; by ours, that and a margin after the answer. For so long one is waited
+ * for whose connection we have lost, since it may not know yet that it has. One with a connection
+ * that does not answer within the same time is cut off, and while somebody waits its lease is not
+ * prolonged. */
 #pragma once
 
 #include <event2/event.h>
@@ -16,6 +18,9 @@
 /* Between a lease's end on the client's side and ours: its clock may be slower, and it needs a
  * moment to empty its kernel's caches. */
 #define SUBSCRIBER_MARGIN_MS 1000
+
+/* When somebody has waited so long for a client, its lease is not prolonged any more. */
+#define SUBSCRIBER_PATIENCE_MS 500
 
 struct subscribers;
 struct barrier;
@@ -29,11 +34,17 @@ void subscribers_free(struct subscribers *s);
 /* Takes the call of a SUBSCRIBE. session: of the same connection, and living longer than it. */
 void subscribers_open(struct subscribers *s, struct call *call, struct file_session *session);
 
-/* all_seen: false when somebody had to be cut off. */
+/* A PING of this session is about to be answered. True: with a lease. */
+bool subscribers_renew(struct subscribers *s, const struct file_session *session);
+
+/* Its client has said goodbye: it answers from no cache. */
+void subscribers_leave(struct subscribers *s, const struct file_session *session);
+
+/* all_seen: false when somebody has not confirmed in time. */
 typedef void barrier_done_fn(void *context, bool all_seen);
 
 /* Calls done when every subscriber but the one of `except` (NULL: none) has seen what is noted for
- * it now, or has been cut off; at once, from within, when there is nothing to wait for. *ret: for
+ * it now, or its time is over; at once, from within, when there is nothing to wait for. *ret: for
  * barrier_cancel, or NULL when done has been called. Without memory it is called with false. */
 void subscribers_wait(struct subscribers *s, const struct file_session *except,
                       barrier_done_fn *done, void *context, struct barrier **ret);

@@ -1,5 +1,9 @@
 #include "server/upgrade.h"
 
+#include <openssl/evp.h>
+#include <openssl/x509.h>
+#include <sys/random.h>
+
 #include "base/log.h"
 
 #define AUTHENTICATE "WWW-Authenticate: Bearer realm=\"berth\"\r\n"
@@ -43,6 +47,26 @@ static int authenticate(struct server *s, const struct upgrade_caller *caller,
     /* RFC 9110 wants a challenge in every 401; a certificate has none to give. */
     r = refuse(ret_text, ret_refusal, *fields ? 401 : 403, why, fields);
     return r < 0 ? r : 1;
+}
+
+void upgrade_credential(const struct upgrade_caller *caller, const struct http_request *request,
+                        const SSL *ssl, uint8_t ret[32])
+{
+    _cleanup_buffer_ struct buffer all = {0};
+    unsigned char *der = NULL;
+    X509 *certificate = ssl ? SSL_get0_peer_certificate(ssl) : NULL;
+    int der_len = certificate ? i2d_X509(certificate, &der) : 0;
+    unsigned size = 32;
+    bool ok = buffer_printf(&all, "%d %u %d ", caller->local, (unsigned)caller->uid,
+                            der_len > 0 ? der_len : 0) == 0 &&
+              (der_len <= 0 || buffer_append(&all, der, (size_t)der_len) == 0) &&
+              buffer_append(&all, request->authorization.data, request->authorization.len) == 0 &&
+              EVP_Digest(all.data, all.len, ret, &size, EVP_sha256(), NULL) == 1;
+    OPENSSL_free(der);
+    /* Such that it is nobody else's, and not this client's next time either. */
+    if (!ok)
+        (void)getrandom(ret, 32, 0);
+    OPENSSL_cleanse(all.data, all.len);
 }
 
 static int answer_stream(struct server *s, const struct upgrade_caller *caller,

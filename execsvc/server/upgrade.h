@@ -13,6 +13,10 @@ struct upgrade_caller {
     uid_t uid;        /* local */
 };
 
+/* What tells its credentials from others', and tells nothing else. ssl: NULL without TLS. */
+void upgrade_credential(const struct upgrade_caller *caller, const struct http_request *request,
+                        const SSL *ssl, uint8_t ret[32]);
+
 enum { UPGRADE_ANSWERED = 0, UPGRADE_ACCEPTED = 1 };
 
 /* UPGRADE_ACCEPTED: let frames follow. UPGRADE_ANSWERED: *ret_text is the answer, after which

@@ -316,6 +316,15 @@ int file_session_new(struct store *store, struct file_session **ret)
     return 0;
 }
 
+struct file_session_size file_session_size(struct file_session *session)
+{
+    store_lock(session->store);
+    const struct file_session_size size = {.nodes = session->nodes.count,
+                                           .handles = session->handle_count};
+    store_unlock(session->store);
+    return size;
+}
+
 void file_session_free(struct file_session *session)
 {
     if (!session)

@@ -63,6 +63,13 @@ bool store_detects(const struct store *store);
 /* How many changes have been noted, ever. */
 uint64_t store_change_count(struct store *store);
 
+/* What it holds. */
+struct file_session_size {
+    size_t nodes;
+    size_t handles; /* and owners of locks */
+};
+struct file_session_size file_session_size(struct file_session *session);
+
 /* Gives back all nodes and closes all handles; no request may be running. NULL is allowed. */
 void file_session_free(struct file_session *session);
 

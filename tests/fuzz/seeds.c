@@ -172,7 +172,8 @@ static void corpus(const char *dir)
                 write_seed(dir, "fuzz_wire_decode", name, (uint8_t)row->type,
                            buffer_view(&payload));
             buffer_release(&payload);
-            if (row->phase != WIRE_PHASE_HELLO && row->type != WIRE_GRANT) {
+            if (row->phase != WIRE_PHASE_HELLO && row->type != WIRE_GRANT &&
+                row->type != WIRE_ACK) {
                 session_seeds(dir, row, &sample, name, 0);
                 session_seeds(dir, row, &sample, name, WIRE_FEATURE_ZSTD);
             }

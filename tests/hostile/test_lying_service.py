@@ -55,7 +55,7 @@ class LyingService:
         if got.name == "HELLO":
             wire.send("WELCOME", got.tag, version=1, max_payload=0x400000, max_calls=64, window=0x100000, agent=b"liar")
         elif got.name == "PING":
-            wire.send("PONG", got.tag, nonce=got["nonce"])
+            wire.send("PONG", got.tag, nonce=got["nonce"], lease=1)
         elif got.name == "WORKSPACE_OPEN":
             wire.send("WORKSPACE_ROOT", got.tag, node=1, attr=self._attr(self.link_roots), slot=1,
                       thread_id=got["key"], name=got["key"])

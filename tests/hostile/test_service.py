@@ -121,7 +121,7 @@ BROKEN = {
     "HELLO twice": (GOOD_HELLO + f(raw.HELLO, 2, raw.hello()), "HELLO after HELLO"),
     "HELLO cut inside": (f(raw.HELLO, 1, raw.hello()[:-1]), "HELLO"),
     "HELLO of version 0": (f(raw.HELLO, 1, raw.hello(version=0)), "version 0"),
-    "over-long agent": (f(raw.HELLO, 1, raw.hello(agent=b"x" * 129)), "HELLO of"),
+    "over-long agent": (f(raw.HELLO, 1, raw.hello(agent=b"x" * 129)), "HELLO whose fields"),
     "a reply from a client": (GOOD_HELLO + f(raw.PONG, 2, PING), "PONG from the client"),
     "4 GiB announced": (GOOD_HELLO + f(raw.PING, 2, length=0xffffffff), "4294967295"),
     "too short": (GOOD_HELLO + f(raw.PING, 2, b"1234567"), "PING of 7 bytes"),

@@ -273,6 +273,8 @@ class Connection:
         self.queue = []      # frames received while another was awaited
         self.next_tag = 1
         self.welcome = None
+        self.received = 0    # bytes of frames
+        self.sent = b""      # all frames, for those who send them again
 
     @classmethod
     def socket(cls, sock, timeout=10):
@@ -361,7 +363,9 @@ class Connection:
         self.write(data)
 
     def send(self, name, tag, /, **values):
-        self.write(message(name, tag, **values))
+        data = message(name, tag, **values)
+        self.sent += data
+        self.write(data)
 
     def request(self, name, /, **values):
         """Sends a request under the next tag, and gives the tag."""
@@ -372,7 +376,9 @@ class Connection:
     def receive_new(self):
         """The next frame off the stream. Closed when the stream ends, also within a frame."""
         length, kind, flags, tag = HEADER.unpack(self.take(HEADER.size))
-        return Frame(kind, flags, tag, self.take(length))
+        got = Frame(kind, flags, tag, self.take(length))
+        self.received += HEADER.size + length
+        return got
 
     def receive(self):
         """The next frame, those first that came while another was awaited; None at the end."""
@@ -397,11 +403,23 @@ class Connection:
                 raise Closed(f"GOODBYE {got['error']}: {got['text'].decode(errors='replace')}")
             self.queue.append(got)
 
-    def hello(self, version=1, max_payload=0x400000, window=0x100000, features=0, agent=b"berthwire"):
+    def hello(self, version=1, max_payload=0x400000, window=0x100000, features=0, agent=b"berthwire",
+              **values):
         tag = self.request("HELLO", version=version, max_payload=max_payload, window=window,
-                           features=features, agent=agent)
+                           features=features, agent=agent, **values)
         self.welcome = self.wait(tag, "WELCOME").fields
         return self.welcome
+
+    def resume(self, old, key=None, received=None, abandoned=0):
+        """HELLO that asks for the session of an older Connection. If it is granted: what the service
+        lacks of it is sent again, and this goes on as the old one. The WELCOME's fields."""
+        welcome = self.hello(features=old.welcome["features"], key=old.welcome["key"] if key is None else key,
+                             received=old.received if received is None else received, abandoned=abandoned)
+        if welcome["resumed"]:
+            self.welcome, self.next_tag, self.queue = old.welcome, old.next_tag, old.queue
+            self.received, self.sent = old.received, old.sent
+            self.send_raw(self.sent[welcome["received"]:])
+        return welcome
 
     def reply(self, tag):
         """The reply of a call as a Frame; CallError for ERROR."""

@@ -472,6 +472,14 @@ class Relay(Process):
     def half_open(self):
         self.command("half-open")
 
+    def lose(self):
+        """The service sees the end of the connections, of which the clients hear nothing."""
+        self.command("lose")
+
+    def cut_after(self, size):
+        """Cuts a connection when so many bytes more have passed, at that byte."""
+        self.command("cut-after", size)
+
     def refuse(self, on=True):
         self.command("refuse", "on" if on else "off")
 

@@ -149,7 +149,7 @@ class Stream:
         return reply, body
 
     def ping(self, nonce=7):
-        assert self.call(PING, struct.pack("<Q", nonce)) == (PONG, struct.pack("<Q", nonce))
+        assert self.call(PING, struct.pack("<Q", nonce)) == (PONG, struct.pack("<QI", nonce, 0))
 
     def status(self):
         kind, body = self.call(STATUS, struct.pack("<I", 0))

@@ -14,6 +14,8 @@
  *   cut              close all connections at once; new ones are served
  *   stall / resume   nothing passes, and nothing is lost / everything goes on
  *   half-open        whatever arrives on present connections is thrown away; they stay open
+ *   lose             the same, but the server sees them end
+ *   cut-after N      the connection whose bytes are the N-th from now on is cut at that byte
  *   refuse on|off    new connections are refused as if nobody listened
  *   stats, reset     counts since the last reset */
 #include <errno.h>
@@ -266,6 +268,13 @@ static int run_command(struct relay *r, const char *line)
             link_swallow(r->links[i]);
         return 0;
     }
+    if (strcmp(line, "lose") == 0) {
+        for (size_t i = 0; i < r->link_count; i++)
+            link_lose(r->links[i]);
+        return 0;
+    }
+    if (strncmp(line, "cut-after ", 10) == 0)
+        return set_number(line + 10, 1, &r->settings.cut_after);
     if (strcmp(line, "refuse on") == 0) {
         listen_stop(r);
         return 0;

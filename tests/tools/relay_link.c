@@ -46,7 +46,7 @@ struct lane {
 };
 
 struct link {
-    const struct link_settings *settings;
+    struct link_settings *settings;
     struct counter *counter;
     int client_fd, server_fd;
     struct lane lanes[DIRECTIONS];
@@ -241,6 +241,11 @@ static void on_readable(int fd, short what, void *context)
         return;
 
     uint64_t now = clock_monotonic_ns();
+    uint64_t *left = &link->settings->cut_after;
+    bool cut = *left > 0 && (size_t)n >= *left;
+    if (cut)
+        n = (ssize_t)*left;
+    *left -= *left > 0 ? (uint64_t)n : 0;
     size_t len = (size_t)n, step = link->settings->bandwidth ? SEGMENT_SIZE : READ_SIZE;
     if (lane->direction == TO_SERVER)
         counter_feed(link->counter, TO_SERVER, data, len);
@@ -254,6 +259,8 @@ static void on_readable(int fd, short what, void *context)
         done += part;
     } while (done < len);
     lane_run(lane);
+    if (cut)
+        link_over(link);
 }
 
 void link_swallow(struct link *link)
@@ -265,6 +272,12 @@ void link_swallow(struct link *link)
         lane_arm(&link->lanes[i]);
         lane_read_or_not(&link->lanes[i]);
     }
+}
+
+void link_lose(struct link *link)
+{
+    link_swallow(link);
+    (void)shutdown(link->server_fd, SHUT_RDWR);
 }
 
 void link_update(struct link *link)
@@ -296,9 +309,9 @@ static int lane_start(struct lane *lane, struct link *link, struct event_base *b
     return 0;
 }
 
-int link_new(struct event_base *base, const struct link_settings *settings,
-             struct count_totals *totals, int client_fd, int server_fd,
-             void (*closed)(void *context, struct link *link), void *context, struct link **ret)
+int link_new(struct event_base *base, struct link_settings *settings, struct count_totals *totals,
+             int client_fd, int server_fd, void (*closed)(void *context, struct link *link),
+             void *context, struct link **ret)
 {
     struct link *link = calloc(1, sizeof(*link));
     if (!link) {

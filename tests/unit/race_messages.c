@@ -521,6 +521,7 @@ static const enum wire_type elsewhere[] = {
     WIRE_VISIBILITY,
     WIRE_LOCK_CLAIM,
     WIRE_SUBSCRIBE,
+    WIRE_ACK,
     WIRE_WORKSPACE_LIST,
     WIRE_WORKSPACE_CREATE,
     WIRE_WORKSPACE_VISIBILITY,

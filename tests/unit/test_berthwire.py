@@ -43,7 +43,7 @@ def test_the_table_was_read_whole():
     assert sum(len(m.fields) for m in wire.MESSAGES.values()) == text.count("\nFIELD_")
     hello = wire.MESSAGES["HELLO"]
     assert (hello.number, hello.sender, hello.kind, hello.owner) == (1, "CLIENT", "REQUEST", "WELCOME")
-    assert (hello.min_payload, hello.max_payload) == (24, 152)
+    assert (hello.min_payload, hello.max_payload) == (44, 188)
     assert wire.MESSAGES["WRITE"].max_payload == 0x100000 + 24
     assert wire.CONSTANTS["WIRE_VERDICT_UNKNOWN"] == 7
 

@@ -149,7 +149,7 @@ static void headers_are_checked_alone(void **state)
         {server, {200, WIRE_DIRENT, 0, LATER}, "DIRENT from the client"},
         {client, {200, WIRE_DIRENT, 0, 2}, "DIRENT is not a message of its own"},
         /* direction */
-        {server, {8, WIRE_PONG, 0, 2}, "PONG from the client"},
+        {server, {12, WIRE_PONG, 0, 2}, "PONG from the client"},
         {client, {8, WIRE_PING, 0, LATER}, "PING from the service"},
         {server, {8, WIRE_EXEC_STARTED, 0, 3}, "EXEC_STARTED from the client"},
         {client, {4, WIRE_EXEC_SIGNAL, 0, 3}, "EXEC_SIGNAL from the service"},
@@ -173,10 +173,10 @@ static void headers_are_checked_alone(void **state)
         {server, {8, WIRE_PING, 0, 1}, "a tag that does not rise"},
         {server, {8, WIRE_PING, 0, 3}, "a tag that does not rise"},
         /* of replies */
-        {client, {8, WIRE_PONG, 0, 0}, "PONG for a call that is not open"},
-        {client, {8, WIRE_PONG, 0, 1}, "PONG for a call that is not open"},
-        {client, {8, WIRE_PONG, 0, LATER}, "PONG for a call that is not open"},
-        {client, {8, WIRE_PONG, 0, 3}, "PONG as the reply to EXEC"},
+        {client, {12, WIRE_PONG, 0, 0}, "PONG for a call that is not open"},
+        {client, {12, WIRE_PONG, 0, 1}, "PONG for a call that is not open"},
+        {client, {12, WIRE_PONG, 0, LATER}, "PONG for a call that is not open"},
+        {client, {12, WIRE_PONG, 0, 3}, "PONG as the reply to EXEC"},
         {client, {8, WIRE_OK, 0, 2}, "OK as the reply to PING"},
         /* within calls */
         {server, {4, WIRE_CANCEL, 0, 0}, "CANCEL for a call that was never opened"},

@@ -1,0 +1,58 @@
+/* The state of a connection, shared by the files that implement connection.h: connection.c has
+ * its stream, park.c its session when that is lost. */
+#pragma once
+
+#include "base/table.h"
+#include "server/connection.h"
+
+enum connection_state {
+    CONNECTION_TLS,     /* handshake */
+    CONNECTION_HTTP,    /* request header */
+    CONNECTION_HELLO,   /* 101 was sent */
+    CONNECTION_READY,   /* frames */
+    CONNECTION_PARKED,  /* lost; its session waits for another */
+    CONNECTION_CLOSING, /* writes what is queued */
+    CONNECTION_LINGER,  /* waits for the peer to close */
+    CONNECTION_ENDED,   /* waits to be torn down */
+};
+
+struct connection {
+    TAILQ_ENTRY(connection) link;
+    TAILQ_ENTRY(connection) dirty_link; /* while dirty: the session has output */
+    struct connection_list *list;
+    struct server *server;
+    struct listener *listener;
+    struct peer peer;
+    uint64_t id;
+    enum connection_state state;
+    int fd;   /* the bufferevent's */
+    SSL *ssl; /* the bufferevent's, or NULL */
+    struct bufferevent *bev;
+    struct event *timer; /* of the state */
+    struct http_reader *http;
+    struct session *session;
+    struct backend *backend;
+    struct table calls;
+    size_t cost; /* see FLOW_LIMIT */
+    unsigned lock_waits;
+    uint8_t key[WIRE_KEY_SIZE];
+    uint8_t credential[32];     /* of what the client authenticated with */
+    uint64_t abandoned;         /* requests up to this tag are refused */
+    uint64_t parked_ns;         /* PARKED: since when */
+    struct connection *resumes; /* HELLO: PARKED, and gets this one's stream */
+    bool dirty;
+    bool starved; /* a stream waits for output to drain */
+    bool paused;  /* not reading */
+    bool processing;
+};
+
+void connection_set_state(struct connection *c, enum connection_state to);
+
+/* Puts it in a list of the server's, or among its listener's that have not upgraded. */
+void connection_move(struct connection *c, struct connection_list *to);
+
+/* From now on events of its stream, which may have been another's, come to c. */
+void connection_watch_stream(struct connection *c);
+
+/* Goes on with frames after its stream was replaced. */
+void connection_go_on(struct connection *c);
