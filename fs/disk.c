@@ -608,6 +608,7 @@ struct disk_stats disk_stats(struct disk *d)
     (void)pthread_mutex_lock(&d->lock);
     struct disk_stats stats = d->stats;
     stats.entries = d->index.count;
+    stats.pending = d->write_bytes;
     (void)pthread_mutex_unlock(&d->lock);
     return stats;
 }

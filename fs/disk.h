@@ -16,6 +16,7 @@
 
 #define DISK_SIZE_DEFAULT ((uint64_t)1 << 30)
 #define DISK_SIZE_MIN ((uint64_t)4 << 20)
+#define DISK_SIZE_MAX ((uint64_t)64 << 30) /* CACHE_SEGMENTS_MAX of them */
 
 /* Contents that the mount knows of, about 50 bytes each; the segment used longest ago goes. Stops
  * many tiny files from taking all memory. */
@@ -53,6 +54,7 @@ struct disk_key {
 
 struct disk_stats {
     uint64_t entries; /* known now */
+    uint64_t pending; /* bytes to be written */
     uint64_t read, read_bytes;
     uint64_t written, written_bytes;
     uint64_t damaged;   /* that were not what they should be */

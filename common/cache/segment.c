@@ -17,6 +17,7 @@
 #include "base/cleanup.h"
 
 #define HEADER_SIZE 4096
+#define MAKING_SECONDS 10 /* a file younger than this may be about to get its header */
 #define DATA_START (HEADER_SIZE + SEGMENT_SLOTS_MAX * sizeof(struct segment_slot))
 
 /* Integers are the machine's own: the cache is of this machine, and on another one where they
@@ -222,7 +223,6 @@ int segment_make(int dir, const struct segment_service *service, struct segment_
     memcpy(header.magic, magic, sizeof magic);
     memcpy(header.service, service->id, sizeof header.service);
     memcpy(header.name, service->name, strnlen(service->name, sizeof header.name - 1));
-    /* Locked first: one that is not, and has no header, was left behind by a process that died. */
     r = flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : write_at(fd, &header, sizeof header, 0);
     if (r < 0) {
         (void)unlinkat(dir, w.name, 0);
@@ -315,12 +315,10 @@ void segment_close(struct segment_writer *w)
 
 void segment_discard(int dir, const char *name)
 {
-    struct segment_service service;
-    _cleanup_close_ int fd = -1;
-    if (open_file(dir, name, O_RDONLY, &fd) == 0 &&
-        (flock(fd, LOCK_EX | LOCK_NB) < 0 || read_header(fd, &service) == 0))
-        return;
-    (void)unlinkat(dir, name, 0);
+    struct stat st;
+    if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+        st.st_mtim.tv_sec + MAKING_SECONDS < time(NULL))
+        (void)unlinkat(dir, name, 0);
 }
 
 int segment_remove(int dir, const char *name)

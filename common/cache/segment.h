@@ -81,7 +81,7 @@ int segment_slots(int fd, struct segment_slot **ret, uint32_t *ret_count);
 int segment_read(int fd, const struct segment_service *service, const struct segment_key *key,
                  const struct segment_slot *slot, uint8_t *data);
 
-/* Removes what segment_open found to be none, unless a process is just making it. */
+/* Removes what segment_open found to be none, unless a process may be just making it. */
 void segment_discard(int dir, const char *name);
 
 /* Removes it, and gives its space back even while a process has it open; that process notices. */
