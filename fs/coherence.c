@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "ops.h"
 
 /* Nothing but a report of a change ends it: a day is for ever. */
 #define KEPT_SECONDS 86400.0
@@ -147,14 +148,23 @@ static int tell_name(struct driver *d, struct notifier *n, const struct inode *p
     return notifier_entry(n, parent->id, name, drop);
 }
 
-static int forget_all(struct driver *d, struct notifier *n)
+/* lost: nor can it be asked for. */
+static int forget_all(struct driver *d, struct notifier *n, bool lost)
 {
     size_t cursor = 0;
     int r = 0;
     tree_forget(&d->inodes);
+    content_forget(&d->inodes);
     d->inodes.unknown_stamp = ++d->inodes.stamp;
     for (struct inode *i = NULL; r == 0 && (i = inode_next(&d->inodes, &cursor, i));) {
         i->flags &= (uint8_t) ~(INODE_CACHED | INODE_MISSED | INODE_READ);
+        if (i->type == S_IFREG) {
+            i->flags &= (uint8_t)~INODE_ALLOWED;
+            if (lost)
+                content_let_go(&d->inodes, i);
+            else
+                content_rewritten(i);
+        }
         if (!i->nlookup)
             continue;
         r = tell_inode(n, i, true);
@@ -169,9 +179,14 @@ static int forget_inode(struct driver *d, struct notifier *n, struct inode *i,
                         const struct wire_change *change)
 {
     bool content = change->kinds & (WIRE_CHANGE_CONTENT | WIRE_CHANGE_NAME);
-    inode_changed(&d->inodes, i);
-    if (content)
+    if (content) {
+        inode_changed(&d->inodes, i);
         i->flags &= (uint8_t)~INODE_CACHED;
+    } else {
+        inode_attr_changed(&d->inodes, i);
+    }
+    if (i->type == S_IFREG)
+        open_unopened(d, i);
     int r = tell_inode(n, i, content);
     if (r == 0 && (change->kinds & WIRE_CHANGE_NAME) && change->name.len)
         r = tell_name(d, n, i, change->name);
@@ -181,7 +196,7 @@ static int forget_inode(struct driver *d, struct notifier *n, struct inode *i,
 static int take_change(struct driver *d, struct notifier *n, const struct wire_change *change)
 {
     if (change->kinds & WIRE_CHANGE_ALL)
-        return forget_all(d, n);
+        return forget_all(d, n, false);
     struct inode *i = inode_identified(&d->inodes, change->ino, change->generation, NULL);
     bool names = change->kinds & WIRE_CHANGE_NAME;
     if (!i || names)
@@ -206,7 +221,7 @@ static void on_forgotten(void *context, uint64_t position)
 
 void coherence_forget(struct driver *d)
 {
-    if (d->coherence && forget_all(d, d->coherence->notifier) < 0)
+    if (d->coherence && forget_all(d, d->coherence->notifier, false) < 0)
         no_memory(d);
 }
 
@@ -279,7 +294,7 @@ static void end_live(struct driver *d)
     if (!c->live)
         return;
     c->live = false;
-    if (forget_all(d, c->notifier) < 0)
+    if (forget_all(d, c->notifier, true) < 0)
         no_memory(d);
 }
 
@@ -359,7 +374,7 @@ static void on_changes(void *context, uint64_t tag, const struct wire_message *i
         struct wire_message m;
         if (wire_decode(WIRE_CHANGE, element, &m) < 0) {
             log_error("the service reports a change that cannot be read");
-            r = forget_all(d, c->notifier);
+            r = forget_all(d, c->notifier, false);
             break;
         }
         r = take_change(d, c->notifier, &m.change);

@@ -6,6 +6,8 @@
 #include "base/log.h"
 #include "connection.h"
 #include "lock.h"
+#include "ops.h"
+#include "prefetch.h"
 #include "repair.h"
 
 #define FORGETS_PER_NOTICE 4096 /* as many pairs as FORGET takes */
@@ -52,7 +54,8 @@ int driver_init(struct driver *d, struct failure *ret_failure)
         return failure_set(ret_failure, -EIO, "cannot make an event loop");
     d->notices = event_new(d->base, -1, 0, send_notices, d);
     d->waiting_timer = event_new(d->base, -1, 0, request_waiting_expired, d);
-    if (!d->notices || !d->waiting_timer)
+    d->late = event_new(d->base, -1, 0, open_late, d);
+    if (!d->notices || !d->waiting_timer || !d->late)
         return failure_set(ret_failure, -ENOMEM, "out of memory");
     return 0;
 }
@@ -65,12 +68,15 @@ void driver_release(struct driver *d)
         free(w);
     table_release(&d->workspaces);
     repair_release(d);
+    prefetch_free(d);
     lock_release(d);
     handle_table_release(&d->handles);
     inode_table_release(&d->inodes);
     visibility_rules_unref(d->rules);
     if (d->notices)
         event_free(d->notices);
+    if (d->late)
+        event_free(d->late);
     if (d->waiting_timer)
         event_free(d->waiting_timer);
     if (d->base)

@@ -15,6 +15,7 @@ struct coherence;
 struct connection;
 struct device;
 struct interrupts;
+struct prefetch;
 struct request;
 struct stop;
 struct supervisor;
@@ -39,6 +40,7 @@ struct driver {
     struct handle_table handles;
     struct table workspaces; /* inode ID -> struct workspace_ids of roots we know */
     struct event *notices;
+    struct event *late; /* open_late */
 
     struct visibility_rules *rules; /* of this mount, as the service has them; NULL: none */
     struct connection *connection;
@@ -54,6 +56,8 @@ struct driver {
     uint8_t lock_secret[16]; /* see LOCK_CLAIM */
     uint32_t lock_claimed;   /* connection on which we have claimed */
     uint32_t lock_ready;     /* connection on which locks can be taken again */
+
+    struct prefetch *prefetch; /* NULL: nothing has been asked for in advance */
 
     struct climbs *climbs; /* NULL: there were none (climb.c) */
 

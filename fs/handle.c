@@ -35,6 +35,7 @@ static void handle_free(struct handle_table *t, struct handle *h)
     /* Without memory it stays open at the server until the connection ends. */
     if (h->wire && h->connection == t->inodes->connection)
         (void)buffer_append_u64(&t->releases, h->wire);
+    content_unpin(t->inodes, h->content);
     inode_unpin(t->inodes, h->inode);
     free(h);
 }
@@ -55,8 +56,27 @@ static void unlist(struct handle *h)
     h->next = NULL;
 }
 
+void handle_list_unopened(struct handle_table *t, struct handle *h, uint64_t now_ns)
+{
+    h->opened_ns = now_ns;
+    h->older = t->newest;
+    *(t->newest ? &t->newest->newer : &t->oldest) = h;
+    t->newest = h;
+}
+
+void handle_unlist_unopened(struct handle_table *t, struct handle *h)
+{
+    if (!h->opened_ns)
+        return;
+    *(h->newer ? &h->newer->older : &t->newest) = h->older;
+    *(h->older ? &h->older->newer : &t->oldest) = h->newer;
+    h->newer = h->older = NULL;
+    h->opened_ns = 0;
+}
+
 void handle_release(struct handle_table *t, struct handle *h)
 {
+    handle_unlist_unopened(t, h);
     (void)table_take(&t->by_id, h->id);
     unlist(h);
     handle_unpin(t, h);

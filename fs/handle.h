@@ -17,6 +17,11 @@ struct handle {
     bool dirty;                           /* written since the last FLUSH or FSYNC that succeeded */
     uint32_t pins;                        /* requests in flight, and 1 until it is released */
     struct listing *listing;              /* directories: entries read ahead, or NULL */
+    struct content *content;              /* files: what it was opened by, pinned; or NULL */
+    struct wire_attr attr;                /* when it was opened here; ino 0: at the service */
+    bool doubtful;                        /* content may have been rewritten */
+    struct handle *newer, *older;         /* of those not opened at the service (open.c) */
+    uint64_t opened_ns;                   /* 0: not one of these */
     size_t tree_index;                    /* where it went on last in a listing of tree.h */
     struct workspace_listing *workspaces; /* the mount's root, or NULL */
 };
@@ -25,12 +30,18 @@ struct handle_table {
     struct table by_id;
     struct inode_table *inodes;
     uint64_t last_id;
+    struct handle *newest, *oldest; /* not opened at the service, and since when */
     struct buffer releases; /* u64 wire handles of this connection that nothing uses any more */
 };
 
 /* A handle with one pin, which handle_release takes. -ENOMEM. */
 int handle_new(struct handle_table *t, struct inode *inode, uint64_t wire, uint32_t connection,
                uint32_t flags, struct handle **ret);
+
+/* Puts it among those that are not opened at the service, as the newest; and takes it out, if it is
+ * one. */
+void handle_list_unopened(struct handle_table *t, struct handle *h, uint64_t now_ns);
+void handle_unlist_unopened(struct handle_table *t, struct handle *h);
 
 /* NULL when there is no such handle. */
 struct handle *handle_get(struct handle_table *t, uint64_t id);

@@ -140,6 +140,7 @@ void inode_table_release(struct inode_table *t)
     for (enum inode_index index = 0; index < INODE_INDEX_COUNT; index++)
         free(t->chains[index].heads);
     tree_release(t);
+    content_release(t);
     buffer_release(&t->forgets);
     *t = (struct inode_table){0};
 }
@@ -298,6 +299,10 @@ void inode_note_attr(struct inode *i, const struct wire_attr *attr)
         i->flags |= INODE_COVERED;
     else
         i->flags &= (uint8_t)~INODE_COVERED;
+    if (i->type == S_IFREG && attr->size <= WIRE_FILE_MAX)
+        i->flags |= INODE_SMALL;
+    else if (i->type == S_IFREG)
+        i->flags &= (uint8_t)~INODE_SMALL;
 }
 
 int inode_set_root(struct inode_table *t, uint64_t node, const struct wire_attr *attr,
@@ -663,6 +668,7 @@ void inode_drop(struct inode_table *t, struct inode *i)
         t->count--;
         if (i->connection == t->connection && i->wire_refs)
             inode_give_back(t, i->node, i->wire_refs);
+        content_unreferenced(t, i->ino, i->generation);
         free(i->name);
         free(i);
         i = parent;
@@ -685,4 +691,18 @@ void inode_forget(struct inode_table *t, struct inode *i, uint64_t n)
     assert(n <= i->nlookup);
     i->nlookup -= n;
     inode_drop(t, i);
+}
+
+void inode_attr_changed(struct inode_table *t, struct inode *i)
+{
+    i->stamp = ++t->stamp;
+    if (i->type == S_IFREG)
+        i->flags &= (uint8_t)~INODE_ALLOWED;
+    tree_changed(t, i->ino, i->generation, false);
+}
+
+void inode_changed(struct inode_table *t, struct inode *i)
+{
+    inode_attr_changed(t, i);
+    content_rewritten(i);
 }

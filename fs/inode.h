@@ -28,6 +28,7 @@
 #include <sys/types.h>
 
 #include "base/buffer.h"
+#include "content.h"
 #include "tree.h"
 #include "wire/wire.h"
 
@@ -41,8 +42,10 @@ enum inode_flags {
     INODE_ALIAS = 16,    /* the file has, or had, another inode here, at another place */
     INODE_MISSED = 32,   /* directories: a name in it was looked up that tree.h did not know */
     INODE_RENAMED = 32,  /* links: see inode_is_displaced */
-    INODE_ASKED = 64,    /* a READTREE of it is under way */
-    INODE_READ = 128,    /* what is below it was read ahead, once */
+    INODE_ASKED = 64,    /* directories: a READTREE of it is under way */
+    INODE_SMALL = 64,    /* files: not larger than WIRE_FILE_MAX, when it was seen last */
+    INODE_READ = 128,    /* directories: what is below it was read ahead, once */
+    INODE_ALLOWED = 128, /* files: was opened for reading since its attributes changed last */
 };
 
 enum inode_index { INODE_BY_ID, INODE_BY_IDENTITY, INODE_BY_NAME, INODE_INDEX_COUNT };
@@ -97,6 +100,7 @@ struct inode_table {
     struct buffer forgets;  /* pairs to give back, as in the FORGET message */
     struct inode_move move;
     struct tree_store tree;
+    struct content_store content;
 };
 
 /* Makes the table with its root, which has FUSE_ROOT_ID and stays for ever. -ENOMEM. */
@@ -213,12 +217,10 @@ void inode_give_back(struct inode_table *t, uint64_t node, uint64_t count);
 int inode_depth(struct inode_table *t, const struct inode *directory, uint64_t now_ns,
                 const struct inode **ret_workspace);
 
-/* Notes a change, so that attributes asked for before it are not shown after it. */
-static inline void inode_changed(struct inode_table *t, struct inode *i)
-{
-    i->stamp = ++t->stamp;
-    tree_changed(t, i->ino, i->generation, false);
-}
+/* Notes a change, so that attributes asked for before it are not shown after it: of attributes
+ * alone, or of anything. */
+void inode_attr_changed(struct inode_table *t, struct inode *i);
+void inode_changed(struct inode_table *t, struct inode *i);
 
 /* Notes that we have made a name in a directory lead elsewhere. */
 static inline void inode_names_changed(struct inode_table *t, struct inode *directory)

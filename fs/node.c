@@ -119,15 +119,30 @@ static void use_open_handle(struct request *r, uint32_t with)
         r->handle = handle_pin(h);
 }
 
+static const struct handle *opened_here(const struct inode *i)
+{
+    const struct handle *h = i->handles;
+    while (h && !h->attr.ino)
+        h = h->next;
+    return h;
+}
+
 static void getattr_done(struct request *r, int error, const struct wire_message *reply)
 {
     struct driver *d = r->driver;
+    const struct handle *h = error == -ESTALE ? opened_here(r->inode) : NULL;
     if (error == -EIO && !d->client && r->inode == d->inodes.root) {
         /* The root stays visible, so that it can be left, looked at and unmounted. */
         struct stat st;
         request_stat(d, &d->root_attr, &st);
         (void)fuse_reply_attr(r->fuse, &st, 0);
         request_free(r);
+    } else if (h) {
+        /* It was unlinked before the service opened it, and what is open lives on here alone. */
+        struct wire_attr attr = h->attr;
+        attr.nlink = 0;
+        attr.flags = 0;
+        request_reply_attr(r, r->inode, &attr);
     } else if (error < 0) {
         request_fail(r, error);
     } else {
@@ -135,13 +150,21 @@ static void getattr_done(struct request *r, int error, const struct wire_message
     }
 }
 
-/* The kernel asks for the attributes of each directory that it has read once more, because of the
- * time of the last access. But reading what is here is none. */
+/* The kernel asks for the attributes of what it has read once more, because of the time of the
+ * last access. But reading what is here is none. */
 static bool stat_read_ahead(struct request *r)
 {
     struct driver *d = r->driver;
-    const struct tree_directory *listing = tree_find(&d->inodes, r->inode);
-    const struct wire_attr *attr = listing ? tree_attr(listing) : NULL;
+    const struct inode *i = r->inode;
+    const struct wire_attr *attr = NULL;
+    if (i->type == S_IFDIR) {
+        const struct tree_directory *listing = tree_find(&d->inodes, i);
+        attr = listing ? tree_attr(listing) : NULL;
+    } else {
+        const struct content *c = content_get(&d->inodes, i->ino, i->generation);
+        /* Another name of it may have been removed, without our knowing that it was this file. */
+        attr = c && c->here && c->attr.nlink <= 1 ? &c->attr : NULL;
+    }
     if (!attr)
         return false;
     r->stamp = d->inodes.stamp;
@@ -164,21 +187,28 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         getattr_done(r, -EIO, NULL);
         return;
     }
-    if (fi) {
-        if (!request_set_handle(r, fi))
-            return;
-    } else {
+    if (fi && !request_set_handle(r, fi))
+        return;
+    if (r->inode->type != S_IFDIR || !fi)
         if (stat_read_ahead(r))
             return;
-        use_open_handle(r, 0);
+    if (fi && r->handle->connection == 0 && r->inode->type == S_IFREG) {
+        /* Nor need it be opened for that. */
+        handle_unpin(&d->handles, r->handle);
+        r->handle = NULL;
     }
+    if (!r->handle)
+        use_open_handle(r, 0);
     request_send(r, getattr_done);
 }
 
 static void setattr_done(struct request *r, int error, const struct wire_message *reply)
 {
     /* It may have been done in part. */
-    inode_changed(&r->driver->inodes, r->inode);
+    if (r->message.setattr.valid & WIRE_SET_SIZE)
+        inode_changed(&r->driver->inodes, r->inode);
+    else
+        inode_attr_changed(&r->driver->inodes, r->inode);
     if (error < 0) {
         request_fail(r, error);
         return;
@@ -314,10 +344,28 @@ void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const cha
     request_send(r, entry_done);
 }
 
+/* What is read ahead of a file that loses a name here, or is moved, is not right any more: the time
+ * of its change. */
+static void note_moved(struct inode_table *inodes, const struct inode *parent, struct bytes name)
+{
+    const struct inode *i = inode_named(inodes, parent, name);
+    if (i)
+        tree_changed(inodes, i->ino, i->generation, false);
+}
+
+/* The file there is about to lose its name. */
+static void set_victim(struct request *r, const struct inode *parent, struct bytes name)
+{
+    struct inode *i = inode_named(&r->driver->inodes, parent, name);
+    if (i && i->type == S_IFREG && i->handles)
+        r->victim = inode_pin(i);
+}
+
 static void removed(struct request *r, int error, const struct wire_message *reply)
 {
     if (error == 0) {
         inode_names_changed(&r->driver->inodes, r->inode);
+        note_moved(&r->driver->inodes, r->inode, request_name(r));
         inode_removed(&r->driver->inodes, r->inode, request_name(r));
     }
     request_done_ok(r, error, reply);
@@ -329,6 +377,7 @@ void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
     if (!r)
         return;
     r->message.unlink.name = request_name(r);
+    set_victim(r, r->inode, request_name(r));
     request_send(r, removed);
 }
 
@@ -339,15 +388,6 @@ void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
         return;
     r->message.rmdir.name = request_name(r);
     request_send(r, removed);
-}
-
-/* What is read ahead of a file that a rename moves is not right any more: the time of its change.
- */
-static void note_moved(struct inode_table *inodes, const struct inode *parent, struct bytes name)
-{
-    const struct inode *i = inode_named(inodes, parent, name);
-    if (i)
-        tree_changed(inodes, i->ino, i->generation, false);
 }
 
 static void renamed(struct request *r, int error, const struct wire_message *reply)
@@ -385,6 +425,7 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
     if (!r || !request_set_inode(r, parent) || !request_set_target(r, new_parent))
         return;
     r->message.rename.flags = flags;
+    set_victim(r, r->target, request_new_name(r));
     r->message.rename.name = request_name(r);
     r->message.rename.new_name = request_new_name(r);
     inode_rename_begin(&d->inodes, r->inode, request_name(r), r->target, request_new_name(r),

@@ -2,10 +2,15 @@
 
 #include <fcntl.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 
+#include "base/clock.h"
 #include "coherence.h"
 #include "device.h"
+#include "fetch.h"
 #include "lock.h"
+#include "prefetch.h"
+#include "repair.h"
 
 /* Access times are the service's: the kernel here sets none, and so obeys noatime for itself
  * alone. */
@@ -64,6 +69,13 @@ static void discard_wire_handle(struct driver *d, uint64_t wire)
     driver_notices_pending(d);
 }
 
+/* Reading alone: what the driver may answer by itself. */
+static bool only_reads(const struct request *r)
+{
+    return !r->direct &&
+           !(r->message.open.flags & ~(uint32_t)(WIRE_OPEN_READ | WIRE_OPEN_NO_ATIME));
+}
+
 static void open_done(struct request *r, int error, const struct wire_message *reply)
 {
     struct driver *d = r->driver;
@@ -87,9 +99,130 @@ static void open_done(struct request *r, int error, const struct wire_message *r
         .keep_cache = coherence_keep_cache(d, r->inode, &reply->opened.attr, r->stamp)};
     if (flags & WIRE_OPEN_TRUNCATE)
         inode_changed(&d->inodes, r->inode);
+    else if ((flags & WIRE_OPEN_READ) && (r->inode->flags & INODE_CACHED))
+        r->inode->flags |= INODE_ALLOWED;
     if (fuse_reply_open(r->fuse, &fi) != 0)
         handle_release(&d->handles, h);
     request_free(r);
+}
+
+/* Programs that read a file and close it are done by then. */
+#define UNOPENED_NS (20 * NSEC_PER_MSEC)
+
+static void arm_late(struct driver *d)
+{
+    const struct timeval tv = {.tv_usec = UNOPENED_NS / 1000};
+    if (d->handles.oldest && !evtimer_pending(d->late, NULL))
+        (void)event_add(d->late, &tv);
+}
+
+static void open_later(struct driver *d, struct handle *h)
+{
+    handle_list_unopened(&d->handles, h, clock_monotonic_ns());
+    arm_late(d);
+}
+
+/* A file that stays open is opened at the service too, while it can be: it may be unlinked. */
+void open_late(evutil_socket_t fd, short what, void *context)
+{
+    struct driver *d = context;
+    uint64_t now = clock_monotonic_ns();
+    struct handle *h;
+    while ((h = d->handles.oldest) && now - h->opened_ns >= UNOPENED_NS) {
+        handle_unlist_unopened(&d->handles, h);
+        if (h->connection == 0 && d->client)
+            repair_handle(d, h, NULL);
+    }
+    arm_late(d);
+}
+
+/* Answers without the service, which opens the file later; nobody waits for that. c NULL: the
+ * kernel has what is in it, but may lose it, and so it is opened at once. */
+static void open_here(struct request *r, struct content *c, const struct wire_attr *attr)
+{
+    struct driver *d = r->driver;
+    struct handle *h;
+    int error = handle_new(&d->handles, r->inode, 0, 0, r->message.open.flags, &h);
+    if (error < 0) {
+        request_fail(r, error);
+        return;
+    }
+    h->attr = *attr;
+    if (c) {
+        bool first = c->ahead && !c->used;
+        content_use(&d->inodes, c);
+        h->content = content_pin(&d->inodes, c);
+        r->inode->flags |= INODE_ALLOWED;
+        if (first)
+            prefetch_used(d, c);
+    }
+    /* It is right as of now. */
+    struct fuse_file_info fi = {
+        .fh = h->id, .keep_cache = coherence_keep_cache(d, r->inode, attr, d->inodes.stamp)};
+    if (fuse_reply_open(r->fuse, &fi) != 0)
+        handle_release(&d->handles, h);
+    else if (!c)
+        repair_handle(d, h, NULL);
+    else
+        open_later(d, h);
+    request_free(r);
+}
+
+void open_fetched(struct request *r, struct content *c)
+{
+    if (c && content_may_pin(&r->driver->inodes, c))
+        open_here(r, c, &c->attr);
+    else
+        request_send(r, open_done);
+}
+
+void open_unopened(struct driver *d, const struct inode *file)
+{
+    for (struct handle *h = file->handles; h; h = h->next)
+        if (h->connection == 0 && d->client)
+            repair_handle(d, h, NULL);
+}
+
+/* Asks for the whole file instead of opening it, and in advance for others. */
+static bool fetch(struct request *r)
+{
+    struct driver *d = r->driver;
+    const struct inode *i = r->inode;
+    struct fetch *f;
+    struct content *c;
+    if (!(i->flags & INODE_SMALL) || !repair_inode_current(d, i) ||
+        fetch_new(d, false, r->message.open.flags & WIRE_OPEN_NO_ATIME, &f) < 0)
+        return false;
+    bool added = fetch_add(f, i->node, i->ino, i->generation, 0, &c) == 0;
+    if (added)
+        c->waiters = r;
+    fetch_send(f);
+    if (added)
+        prefetch_missed(d, i);
+    return added;
+}
+
+/* Answers without the service, or waits for what was asked for. */
+static bool find_content(struct request *r)
+{
+    struct driver *d = r->driver;
+    struct inode *i = r->inode;
+    if (!only_reads(r) || i->type != S_IFREG || !(i->flags & INODE_COVERED) || !coherence_live(d))
+        return false;
+    struct content *c = content_get(&d->inodes, i->ino, i->generation);
+    struct wire_attr attr;
+    if (c && c->here) {
+        open_fetched(r, c);
+    } else if (c) {
+        r->next = c->waiters;
+        c->waiters = r;
+    } else if ((i->flags & INODE_CACHED) && (i->flags & INODE_ALLOWED) &&
+               tree_file_attr(&d->inodes, i->ino, i->generation, &attr)) {
+        open_here(r, NULL, &attr);
+    } else {
+        return fetch(r);
+    }
+    return true;
 }
 
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -101,7 +234,8 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     r->direct = wants_direct(r->driver, fi->flags);
     if (device_open_kills_priv(r->driver))
         r->message.open.flags |= WIRE_OPEN_KILL_PRIV;
-    request_send(r, open_done);
+    if (!find_content(r))
+        request_send(r, open_done);
 }
 
 static void create_done(struct request *r, int error, const struct wire_message *reply)

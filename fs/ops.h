@@ -32,6 +32,14 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
                struct fuse_file_info *fi);
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 
+/* A request to open a file is answered by its content, or (NULL) by the service. */
+void open_fetched(struct request *r, struct content *c);
+/* Timer callback (context: driver): opens what has been open without the service for some time. */
+void open_late(evutil_socket_t fd, short what, void *context);
+/* A file has changed that is open without the service knowing: it is opened there, while it can
+ * be. */
+void open_unopened(struct driver *d, const struct inode *file);
+
 /* WIRE_OPEN_NO_ATIME where an open with `flags` on a mount with any of these MS_… asks for it,
  * else 0. */
 uint32_t open_atime_flag(const struct driver *d, int flags, unsigned long mount_flags);

@@ -10,6 +10,8 @@ struct repair {
 
 static void add_waiter(struct repair *p, struct request *waiter)
 {
+    if (!waiter)
+        return;
     waiter->next = NULL;
     *p->waiters.last = waiter;
     p->waiters.last = &waiter->next;
@@ -42,10 +44,15 @@ static void repair_end(struct driver *d, struct repair *p, int error)
     for (struct request *r = waiters; r; r = next) {
         next = r->next;
         r->next = NULL;
-        if (error < 0)
-            r->done(r, error, NULL);
-        else
+        if (error < 0 && r->victim) {
+            /* It did not need to be opened for this. */
+            inode_unpin(&d->inodes, take_ptr(r->victim));
             request_send(r, r->done);
+        } else if (error < 0) {
+            r->done(r, error, NULL);
+        } else {
+            request_send(r, r->done);
+        }
     }
 }
 
@@ -120,6 +127,7 @@ static void handle_opened(struct request *q, int error, const struct wire_messag
     }
     request_free(q);
     repair_end(d, p, absence(error));
+    driver_notices_pending(d);
 }
 
 void repair_handle(struct driver *d, struct handle *h, struct request *waiter)
@@ -131,7 +139,8 @@ void repair_handle(struct driver *d, struct handle *h, struct request *waiter)
     }
     int error = repair_new(h->inode, h, &p);
     if (error < 0) {
-        waiter->done(waiter, error, NULL);
+        if (waiter)
+            waiter->done(waiter, error, NULL);
         return;
     }
     add_waiter(p, waiter);
@@ -145,6 +154,7 @@ void repair_handle(struct driver *d, struct handle *h, struct request *waiter)
     }
     q->context = p;
     q->urgent = true;
+    q->quiet = !waiter;
     q->inode = inode_pin(h->inode);
     q->message.open.flags =
         h->flags & ~(uint32_t)(WIRE_OPEN_TRUNCATE | WIRE_OPEN_EXCLUSIVE | WIRE_OPEN_KILL_PRIV);

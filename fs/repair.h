@@ -18,7 +18,7 @@ static inline bool repair_handle_current(const struct driver *d, const struct ha
     return h->connection == d->inodes.connection;
 }
 
-/* Finds it again, then sends the waiter again, or fails it. */
+/* Finds it again, then sends the waiter again, or fails it. NULL: nobody waits for a handle. */
 void repair_inode(struct driver *d, struct inode *i, struct request *waiter);
 void repair_handle(struct driver *d, struct handle *h, struct request *waiter);
 

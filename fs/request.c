@@ -70,6 +70,7 @@ void request_free(struct request *r)
     interrupt_forget(r);
     handle_unpin(&d->handles, r->handle);
     handle_unpin(&d->handles, r->output);
+    inode_unpin(&d->inodes, r->victim);
     inode_unpin(&d->inodes, r->inode);
     inode_unpin(&d->inodes, r->target);
     driver_notices_pending(d);
@@ -322,6 +323,11 @@ static void dispatch(struct request *r)
                 repair_handle(d, handles[i], r);
             return;
         }
+    struct handle *unopened = r->victim ? handle_of(r->victim, 0, 0, 0) : NULL;
+    if (unopened) {
+        repair_handle(d, unopened, r);
+        return;
+    }
     bind_numbers(r);
     r->stamp = d->inodes.stamp;
     r->connection = d->inodes.connection;

@@ -28,6 +28,7 @@ struct request {
     struct inode *target; /* new parent of RENAME, parent of LINK */
     struct handle *handle;
     struct handle *output; /* handle_out of COPY */
+    struct inode *victim;  /* file that loses its name: opened before, where a handle is not yet */
 
     struct wire_message message; /* bytes point into names, storage, or the kernel's buffer */
     struct buffer storage;       /* data that had to be kept because the request waits */

@@ -161,8 +161,10 @@ static void pass_references(struct inode_table *t, const struct tree_directory *
     for (size_t i = 0; i < d->count; i++) {
         struct wire_message m;
         decode(d, &d->entries[i], &m);
-        if (d->entries[i].held)
-            inode_lent_back(t, m.dirent.node, m.dirent.attr.ino, m.dirent.attr.generation);
+        if (!d->entries[i].held)
+            continue;
+        inode_lent_back(t, m.dirent.node, m.dirent.attr.ino, m.dirent.attr.generation);
+        content_unreferenced(t, m.dirent.attr.ino, m.dirent.attr.generation);
     }
     inode_give_back(t, d->node, 1);
 }
@@ -211,6 +213,8 @@ void tree_changed(struct inode_table *t, uint64_t ino, uint64_t generation, bool
 {
     struct tree_store *tree = &t->tree;
     take_away(t, ino, generation, names);
+    if (!names)
+        content_changed(t, ino, generation);
     if (!tree->asked)
         return;
     uint64_t stamp = ++t->stamp;
@@ -384,6 +388,41 @@ struct tree_directory *tree_find(struct inode_table *t, const struct inode *dire
         order_add(&t->tree, d);
     }
     return d;
+}
+
+struct tree_directory *tree_identified(const struct inode_table *t, uint64_t ino,
+                                       uint64_t generation)
+{
+    return find(t, ino, generation);
+}
+
+static const struct tree_entry *find_file(const struct inode_table *t, uint64_t ino,
+                                          uint64_t generation, bool fresh, struct wire_message *ret)
+{
+    const struct tree_entry *e = t->tree.count ? *chain_of(t, ino, generation) : NULL;
+    for (; e; e = e->same) {
+        decode(e->directory, e, ret);
+        if ((fresh ? e->fresh : e->held) && ret->dirent.attr.ino == ino &&
+            ret->dirent.attr.generation == generation)
+            break;
+    }
+    return e;
+}
+
+bool tree_file_attr(const struct inode_table *t, uint64_t ino, uint64_t generation,
+                    struct wire_attr *ret)
+{
+    struct wire_message m;
+    if (!find_file(t, ino, generation, true, &m))
+        return false;
+    *ret = m.dirent.attr;
+    return true;
+}
+
+bool tree_has_file(const struct inode_table *t, uint64_t ino, uint64_t generation)
+{
+    struct wire_message m;
+    return find_file(t, ino, generation, false, &m);
 }
 
 const struct wire_attr *tree_attr(const struct tree_directory *directory)

@@ -71,7 +71,8 @@ void tree_answered(struct inode_table *t);
  * was asked for. keep: changes are reported; if not, all is given back. */
 void tree_take(struct inode_table *t, const struct wire_tree *reply, uint64_t stamp, bool keep);
 
-/* A file, or (names) a directory's names, have changed, whether they are known or not. */
+/* A file, or (names) a directory's names, have changed, whether they are known or not. Takes away
+ * the file's content too (content.h). */
 void tree_changed(struct inode_table *t, uint64_t ino, uint64_t generation, bool names);
 
 /* Anything may have changed. */
@@ -82,6 +83,17 @@ void tree_release(struct inode_table *t);
 
 /* The listing of a directory, or NULL. It may be gone after any call that changes something. */
 struct tree_directory *tree_find(struct inode_table *t, const struct inode *directory);
+
+/* The same by identity, and not as a use of it. */
+struct tree_directory *tree_identified(const struct inode_table *t, uint64_t ino,
+                                       uint64_t generation);
+
+/* The attributes of a file, as an entry tells them. False: they are not known. */
+bool tree_file_attr(const struct inode_table *t, uint64_t ino, uint64_t generation,
+                    struct wire_attr *ret);
+
+/* An entry has a reference on this file. */
+bool tree_has_file(const struct inode_table *t, uint64_t ino, uint64_t generation);
 
 /* The directory's own attributes; NULL: not known any more. */
 const struct wire_attr *tree_attr(const struct tree_directory *directory);

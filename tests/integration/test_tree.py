@@ -9,10 +9,10 @@ import time
 import pytest
 
 from lib import berthwire
-from lib.cached import start_mount, workspace  # noqa: F401, fixtures
+from lib.agent import PLACES, change, compare
+from lib.cached import start_mount, through_relay, workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 from lib.harness import wait_until
-from integration.test_coherence import NAMES, changes, compare
 
 ROUNDS = 200
 LONG_ROUNDS = 5000
@@ -29,31 +29,6 @@ def files(workspace):
         for file in range(FILES):
             (directory / f"file{file}").write_bytes(b"x" * file)
     return workspace
-
-
-@pytest.fixture
-def through_relay(service, start_relay, start_mount):
-    """A function that mounts the workspace behind a relay and gives its path and a function that
-    counts: blocking requests, round trips, bytes received, requests by kind."""
-    def start(options=()):
-        relay = start_relay(service, delay=5)
-        mount = start_mount(service, url=relay.url, workspace=WORKSPACE, options=options)
-        wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
-
-        def count(work):
-            relay.reset_stats()
-            before = mount.stats()
-            work()
-            after, passed = mount.stats(), relay.stats()
-            kinds = {kind: row["frames"] for kind, row in passed["to_server"]["types"].items()}
-            # The relay has counted the same, and what nobody waits for.
-            blocking = after["blocking"] - before["blocking"]
-            quiet = sum(kinds.get(kind, 0) for kind in ("PING", "STATFS", "READTREE"))
-            assert blocking <= passed["requests"] <= blocking + quiet + 1, (blocking, kinds)
-            return {"blocking": blocking, "round_trips": after["round_trips"] - before["round_trips"],
-                    "bytes": passed["to_client"]["bytes"], "kinds": kinds}
-        return mount, count
-    return start
 
 
 def find(path):
@@ -248,12 +223,12 @@ def warm(*paths):
 def change_everywhere(service, mounts, tree, rounds, seed):
     """By a command, and by programs on either mount; each is seen at once on all."""
     rng = random.Random(seed)
-    places = [*NAMES, "", "d", "e", "e/f", "t", "d/a/x", "never"]
+    places = PLACES
     with ExecClient(service.socket) as client:
         for number in range(rounds):
             if number % 20 == 0:
                 warm(*mounts)
-            command = changes(rng, number)
+            command = change(rng, number)
             where = rng.randrange(len(mounts) + 1)
             if where == len(mounts):
                 client.run(WORKSPACE, ["sh", "-c", command])

@@ -1,0 +1,254 @@
+#include "prefetch.h"
+
+#include <sys/stat.h>
+
+#include "coherence.h"
+#include "fetch.h"
+
+/* How deep a walk goes. */
+#define DEPTH_MAX 64
+
+/* Entries that a walk looks at before it comes back to the loop. Bounds how long one call takes in
+ * a tree of which all is here already. */
+#define STEPS_MAX 4096
+
+/* A directory of a walk. */
+struct place {
+    uint64_t ino, generation;
+    size_t first;  /* the files from here on, and then the others */
+    size_t passed; /* of them, or of the directories */
+    bool directories;
+};
+
+struct walk {
+    uint64_t number; /* 0: none */
+    bool backward;
+    size_t depth;
+    size_t window;
+    size_t asked, used; /* ever */
+    struct place places[DEPTH_MAX];
+};
+
+struct prefetch {
+    struct walk walks[PREFETCH_WALKS]; /* the newest first */
+    uint64_t last_number;
+    size_t first_window;
+    size_t under_way;
+    uint64_t ino, generation; /* directory of the file opened last */
+    size_t index;             /* and which one it was */
+};
+
+/* --- the walk ----------------------------------------------------------------------------- */
+
+static bool walk_push(struct walk *w, uint64_t ino, uint64_t generation, size_t first)
+{
+    if (w->depth == DEPTH_MAX)
+        return false;
+    w->places[w->depth++] = (struct place){.ino = ino, .generation = generation, .first = first};
+    return true;
+}
+
+/* The index of the entry that is number p->passed, or -ENOENT. Files: from first to the end, then
+ * from before first to the start; directories: only the former. */
+static ssize_t place_index(const struct walk *w, const struct place *p, size_t count)
+{
+    if (!count)
+        return -ENOENT;
+    size_t first = p->first < count ? p->first : count - 1;
+    size_t ahead = w->backward ? first + 1 : count - first;
+    if (p->passed < ahead)
+        return (ssize_t)(w->backward ? first - p->passed : first + p->passed);
+    if (p->directories || p->passed >= count)
+        return -ENOENT;
+    return (ssize_t)(w->backward ? p->passed : first - 1 - (p->passed - ahead));
+}
+
+static bool is_wanted(struct inode_table *t, const struct wire_dirent *entry)
+{
+    const struct wire_attr *attr = &entry->attr;
+    if (entry->type != S_IFREG || !entry->node || attr->size > WIRE_FILE_MAX ||
+        content_get(t, attr->ino, attr->generation))
+        return false;
+    /* What the kernel has of it, it has read already. */
+    const struct inode *i = inode_identified(t, attr->ino, attr->generation, NULL);
+    return !i || !(i->flags & INODE_CACHED);
+}
+
+/* The next file that is wanted. *steps: how many entries may be looked at. */
+static bool walk_next(struct driver *d, struct walk *w, size_t *steps, struct wire_dirent *ret)
+{
+    struct inode_table *t = &d->inodes;
+    for (; w->depth && *steps; --*steps) {
+        struct place *p = &w->places[w->depth - 1];
+        const struct tree_directory *listing = tree_identified(t, p->ino, p->generation);
+        ssize_t index = listing ? place_index(w, p, tree_count(listing)) : -ENOENT;
+        if (index < 0 && listing && !p->directories) {
+            p->directories = true;
+            p->passed = 0;
+            continue;
+        }
+        if (index < 0) {
+            w->depth--;
+            continue;
+        }
+        p->passed++;
+        tree_read(listing, (size_t)index, ret);
+        const struct wire_attr *attr = &ret->attr;
+        if (!p->directories && is_wanted(t, ret))
+            return true;
+        if (p->directories && ret->type == S_IFDIR && ret->name.data[0] != '.') {
+            const struct tree_directory *below = tree_identified(t, attr->ino, attr->generation);
+            if (below)
+                (void)walk_push(w, attr->ino, attr->generation,
+                                w->backward ? tree_count(below) - 1 : 0);
+        }
+    }
+    return false;
+}
+
+/* --- asking --------------------------------------------------------------------------------- */
+
+static size_t flight_max(const struct prefetch *p)
+{
+    size_t max = PREFETCH_FLIGHT;
+    for (size_t i = 0; i < PREFETCH_WALKS; i++)
+        if (p->walks[i].window / 4 > max)
+            max = p->walks[i].window / 4;
+    return max;
+}
+
+static size_t walk_room(const struct walk *w)
+{
+    size_t open = w->asked - w->used;
+    return open < w->window ? w->window - open : 0;
+}
+
+/* Sends one READFILES, if that is worth one. False: there is nothing more for it to do now. */
+static bool walk_ask(struct driver *d, struct walk *w)
+{
+    struct prefetch *p = d->prefetch;
+    struct fetch *f;
+    struct wire_dirent entry;
+    size_t steps = STEPS_MAX;
+    size_t room = walk_room(w);
+    if (room < w->window / 4 || room == 0 || fetch_new(d, true, true, &f) < 0)
+        return false;
+    while (fetch_bytes(f) < room && walk_next(d, w, &steps, &entry)) {
+        struct content *c;
+        if (fetch_add(f, entry.node, entry.attr.ino, entry.attr.generation, entry.attr.size, &c) <
+            0) {
+            w->places[w->depth - 1].passed--;
+            break;
+        }
+        c->walk = w->number;
+    }
+    size_t bytes = fetch_bytes(f);
+    w->asked += bytes;
+    p->under_way += bytes;
+    fetch_send(f);
+    return bytes;
+}
+
+static void ask(struct driver *d)
+{
+    struct prefetch *p = d->prefetch;
+    if (!coherence_live(d) || d->stopping)
+        return;
+    for (size_t i = 0; i < PREFETCH_WALKS; i++)
+        while (p->walks[i].number && p->under_way < flight_max(p) && walk_ask(d, &p->walks[i]))
+            ;
+}
+
+void prefetch_answered(struct driver *d, size_t bytes)
+{
+    d->prefetch->under_way -= bytes;
+    ask(d);
+}
+
+/* --- when ------------------------------------------------------------------------------------ */
+
+/* Makes room for a walk, and judges the one before. */
+static struct walk *walk_new(struct prefetch *p)
+{
+    const struct walk *before = &p->walks[0];
+    if (!p->first_window)
+        p->first_window = PREFETCH_FIRST;
+    else if (before->used < before->asked / 2 && p->first_window > PREFETCH_LEAST)
+        p->first_window /= 2;
+    else if (before->used >= before->asked / 2 && p->first_window < PREFETCH_MOST)
+        p->first_window *= 2;
+    memmove(&p->walks[1], &p->walks[0], sizeof p->walks - sizeof p->walks[0]);
+    struct walk *w = &p->walks[0];
+    w->number = ++p->last_number;
+    w->window = p->first_window;
+    w->asked = w->used = w->depth = 0;
+    return w;
+}
+
+/* The places of a directory and of those above it, as far as they are known; the topmost first. */
+static void walk_start(struct driver *d, struct walk *w, const struct inode *directory,
+                       size_t first)
+{
+    struct inode_table *t = &d->inodes;
+    struct place up[DEPTH_MAX];
+    size_t count = 0;
+    const struct inode *i = directory;
+    while (i->parent && !(i->flags & INODE_WORKSPACE) && count < DEPTH_MAX / 2) {
+        struct tree_directory *listing = tree_find(t, i->parent);
+        ssize_t index =
+            listing && i->name ? tree_named(t, listing, bytes_of(i->name, i->name_len)) : -ENOENT;
+        if (index < 0)
+            break;
+        up[count++] = (struct place){
+            .ino = i->parent->ino, .generation = i->parent->generation, .first = (size_t)index};
+        i = i->parent;
+    }
+    while (count--)
+        w->places[w->depth++] = up[count];
+    (void)walk_push(w, directory->ino, directory->generation, first);
+}
+
+void prefetch_missed(struct driver *d, const struct inode *file)
+{
+    const struct inode *directory = file->parent;
+    struct tree_directory *listing = directory ? tree_find(&d->inodes, directory) : NULL;
+    ssize_t index = listing && file->name
+                        ? tree_named(&d->inodes, listing, bytes_of(file->name, file->name_len))
+                        : -ENOENT;
+    if (index < 0)
+        return;
+    if (!d->prefetch)
+        d->prefetch = calloc(1, sizeof *d->prefetch);
+    struct prefetch *p = d->prefetch;
+    if (!p)
+        return;
+    bool same = p->ino == directory->ino && p->generation == directory->generation;
+    struct walk *w = walk_new(p);
+    w->backward = (size_t)index + 1 == tree_count(listing) || (same && (size_t)index < p->index);
+    p->ino = directory->ino;
+    p->generation = directory->generation;
+    p->index = (size_t)index;
+    walk_start(d, w, directory, (size_t)index);
+    ask(d);
+}
+
+void prefetch_used(struct driver *d, const struct content *c)
+{
+    struct prefetch *p = d->prefetch;
+    for (size_t i = 0; p && i < PREFETCH_WALKS; i++) {
+        struct walk *w = &p->walks[i];
+        if (!w->number || w->number != c->walk)
+            continue;
+        w->used += c->size < w->asked - w->used ? c->size : w->asked - w->used;
+        w->window += c->size;
+        if (w->window > PREFETCH_WINDOW_MAX)
+            w->window = PREFETCH_WINDOW_MAX;
+        ask(d);
+        return;
+    }
+}
+
+void prefetch_free(struct driver *d)
+{
+    free(take_ptr(d->prefetch));
+}

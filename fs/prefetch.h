@@ -1,0 +1,45 @@
+/* Which files are asked for in advance.
+ *
+ * When a small file is opened of which nothing is known, others are asked for beside it, by a walk:
+ * the files of its directory, from it on, forward or (when it is behind the one that was opened
+ * before) backward, and then round; then those of the directories below, one after the other, each
+ * with what is below it, in the same direction; then those of the directory above. It knows what
+ * tree.h knows, and leaves out directories whose names begin with a dot: what crawls a tree does
+ * not enter them, and who uses one begins there.
+ *
+ * A walk asks for as much as fits into its window: the bytes that it has asked for and that nobody
+ * has opened. The window starts at PREFETCH_FIRST and grows by the size of each file that is
+ * opened, so it doubles when all in it are used, up to PREFETCH_WINDOW_MAX; when nothing is opened,
+ * nothing more is asked for. A new walk starts with half as much when less than half of what the
+ * one before asked for was used, at least PREFETCH_LEAST, and with twice as much, at most
+ * PREFETCH_MOST, otherwise.
+ *
+ * Of all walks, a quarter of the largest window, at least PREFETCH_FLIGHT, is under way at a time,
+ * so that what somebody waits for has not much before it. */
+#pragma once
+
+#include <stddef.h>
+
+struct content;
+struct driver;
+struct inode;
+
+#define PREFETCH_FIRST ((size_t)256 << 10)
+#define PREFETCH_LEAST ((size_t)64 << 10)
+#define PREFETCH_MOST ((size_t)1 << 20)
+#define PREFETCH_WINDOW_MAX ((size_t)32 << 20)
+#define PREFETCH_FLIGHT ((size_t)512 << 10)
+
+/* Walks that go on at the same time: programs that read a tree with several threads. */
+#define PREFETCH_WALKS 8
+
+/* A file was opened that was not here. */
+void prefetch_missed(struct driver *d, const struct inode *file);
+
+/* A content was opened, for the first time. */
+void prefetch_used(struct driver *d, const struct content *c);
+
+/* What was asked for ahead has come, or will not. */
+void prefetch_answered(struct driver *d, size_t bytes);
+
+void prefetch_free(struct driver *d);

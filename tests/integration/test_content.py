@@ -1,0 +1,268 @@
+"""Small files are sent before they are asked for: how often somebody waits, and that none is stale."""
+
+import mmap
+import os
+import subprocess
+import time
+
+import pytest
+
+from lib.cached import start_mount, through_relay, workspace  # noqa: F401, fixtures
+from lib.exec_client import WORKSPACE, ExecClient
+from lib.harness import wait_until
+
+FILE_MAX = 128 << 10
+
+
+def find(path):
+    return subprocess.run(["find", ".", "-ls"], cwd=path, check=True, capture_output=True, timeout=60).stdout
+
+
+def content(number, size=4000):
+    return (b"%d " % number * size)[:size]
+
+
+@pytest.fixture
+def files(workspace):
+    """400 files in 20 directories, two levels deep."""
+    for number in range(400):
+        path = workspace / f"a{number % 4}" / f"b{number % 20}" / f"file{number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content(number))
+    return workspace
+
+
+@pytest.fixture
+def mount(service, start_mount, workspace):
+    mount = start_mount(service, workspace=WORKSPACE)
+    wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
+    return mount
+
+
+@pytest.fixture
+def run_there(service, workspace):
+    """A function that runs a shell command in the workspace."""
+    with ExecClient(service.socket) as client:
+        yield lambda command: client.run(WORKSPACE, ["sh", "-c", command])
+
+
+def ahead(mount, path, run_there):
+    """Has the content of path come before it was asked for: by opening its neighbour."""
+    run_there("true")  # what was written before has been reported
+    os.listdir(path.parent)
+    before = mount.stats()["content"]
+    (path.parent / "neighbour").read_bytes()
+    wait_until(lambda: mount.stats()["content"] >= before + 2, what="content in advance")
+
+
+# --- how often somebody waits -------------------------------------------------------------
+
+
+def test_a_listed_file_is_opened_and_read_in_one_round_trip(files, through_relay):
+    mount, count = through_relay()
+    find(mount.path)
+    path = mount.path / "a0" / "b0" / "file20"
+
+    def read():
+        assert path.read_bytes() == content(20)
+    first, second = count(read), count(read)
+    print(first, second)
+    assert first["blocking"] == 1 and first["kinds"].get("OPEN", 0) == 0, first
+    assert second["blocking"] == 0 and not set(second["kinds"]) - {"PING", "READFILES"}, second
+    # So are those beside it, which came meanwhile.
+    wait_until(lambda: mount.stats()["content"] >= 20)
+
+    def others():
+        for number in range(0, 400, 20):
+            path = mount.path / "a0" / "b0" / f"file{number}"
+            assert path.read_bytes() == content(number)
+            assert path.stat().st_size == 4000
+    assert count(others)["blocking"] == 0
+
+
+def read_all(path, order):
+    found = {}
+    for directory, directories, names in os.walk(path):
+        directories.sort(reverse=order < 0)
+        for name in names[::order]:
+            with open(os.path.join(directory, name), "rb") as file:
+                found[name] = file.read()
+    return found
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["forward", "backward"])
+def test_reading_a_whole_tree(files, through_relay, order):
+    mount, count = through_relay()
+    found = []
+    cost = count(lambda: found.append(read_all(mount.path, order)))
+    print(cost, mount.stats())
+    assert found[0] == {f"file{number}": content(number) for number in range(400)}
+    assert cost["blocking"] <= 6 and cost["round_trips"] <= 6, cost
+    again = count(lambda: read_all(mount.path, order))
+    assert again["blocking"] == 0, again
+    assert mount.stats()["content_used"] > 300
+
+
+def test_a_file_alone_brings_little(workspace, through_relay):
+    """Who opens a file here and there does not get everything."""
+    for number in range(200):
+        path = workspace / f"d{number}"
+        path.mkdir()
+        for file in range(10):
+            (path / f"f{file}").write_bytes(os.urandom(30000))
+    mount, count = through_relay()
+    find(mount.path)
+
+    def some():
+        for number in range(0, 200, 20):
+            assert len((mount.path / f"d{number}" / "f3").read_bytes()) == 30000
+            time.sleep(0.1)
+    cost = count(some)
+    print(cost)
+    assert cost["bytes"] < 10 * 30000 + (3 << 20), cost
+
+
+# --- never stale ----------------------------------------------------------------------------
+
+CHANGES = {
+    "same size and time": "printf new > f; touch -d @1700000000 f",
+    "renamed over": "printf new > t; touch -d @1700000000 t; mv -fT t f",
+    "mapped": "/usr/bin/python3 -SEc \"import mmap; f = open('f', 'r+b'); mmap.mmap(f.fileno(), 3)[:] = b'new'\"",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changed_after_it_came_is_not_shown(workspace, mount, run_there, change):
+    for number in range(10):
+        for name in ("f", "neighbour"):
+            (workspace / name).write_bytes(b"old")
+            os.utime(workspace / name, (1700000000, 1700000000))
+        ahead(mount, mount.path / "f", run_there)
+        held = os.open(mount.path / "f", os.O_RDONLY)
+        run_there(CHANGES[change])
+        assert (mount.path / "f").read_bytes() == b"new", number
+        # Opened before, read after: the file that was opened.
+        assert os.read(held, 10) == (b"old" if change == "renamed over" else b"new")
+        os.close(held)
+        (workspace / "f").unlink()
+        (workspace / "neighbour").unlink()
+
+
+def test_what_is_cut_by_another_mount(service, start_mount, workspace, mount, run_there):
+    other = start_mount(service, workspace=WORKSPACE)
+    for name in ("f", "neighbour"):
+        (workspace / name).write_bytes(b"old content")
+    ahead(mount, mount.path / "f", run_there)
+    with open(mount.path / "f", "rb", buffering=0) as held:
+        os.close(os.open(other.path / "f", os.O_WRONLY | os.O_TRUNC))
+        wait_until(lambda: os.fstat(held.fileno()).st_size == 0)
+        assert held.read() == b""
+    assert (mount.path / "f").read_bytes() == b""
+    (other.path / "f").write_bytes(b"x" * (FILE_MAX + 1))
+    assert (mount.path / "f").read_bytes() == b"x" * (FILE_MAX + 1)
+
+
+@pytest.mark.parametrize("by", ["here", "there", "renamed over here"])
+def test_unlinked_while_open(workspace, mount, run_there, by):
+    for name in ("f", "neighbour"):
+        (workspace / name).write_bytes(b"content")
+    ahead(mount, mount.path / "f", run_there)
+    held = os.open(mount.path / "f", os.O_RDONLY)
+    if by == "here":
+        os.unlink(mount.path / "f")
+    elif by == "there":
+        run_there("rm f")
+    else:
+        os.rename(mount.path / "neighbour", mount.path / "f")
+    with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
+        file.write("3")
+    assert os.fstat(held).st_nlink == 0
+    assert os.pread(held, 100, 0) == b"content"
+    assert os.pread(held, 100, 3) == b"tent"
+    assert (mount.path / "f").exists() == (by == "renamed over here")
+    os.close(held)
+
+
+def test_a_file_that_grew_beyond_what_is_sent_whole(workspace, mount, run_there):
+    for name in ("f", "neighbour"):
+        (workspace / name).write_bytes(b"x" * FILE_MAX)
+    ahead(mount, mount.path / "f", run_there)
+    with open(mount.path / "f", "rb", buffering=0) as held:
+        assert held.read(1 << 20) == b"x" * FILE_MAX
+        run_there("printf y >> f")
+        assert held.read() == b"y"
+    assert (mount.path / "f").read_bytes() == b"x" * FILE_MAX + b"y"
+
+
+def test_who_may_not_read(service, workspace, mount, run_there):
+    """The service is root here, and may all; so the file becomes one that nobody can read."""
+    for name in ("f", "neighbour"):
+        (workspace / name).write_bytes(b"content")
+    ahead(mount, mount.path / "f", run_there)
+    run_there("rm f; mkfifo f")
+    with pytest.raises(OSError) as caught:
+        os.open(mount.path / "f", os.O_WRONLY | os.O_NONBLOCK)
+    assert caught.value.errno == 6  # ENXIO
+    run_there("rm f")
+    with pytest.raises(FileNotFoundError):
+        open(mount.path / "f", "rb")
+
+
+def test_an_ended_lease_takes_it_all(service, workspace, start_relay, start_mount, run_there):
+    relay = start_relay(service)
+    mount = start_mount(service, url=relay.url, workspace=WORKSPACE)
+    wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
+    for name in ("f", "neighbour"):
+        (workspace / name).write_bytes(b"old")
+    ahead(mount, mount.path / "f", run_there)
+    held = os.open(mount.path / "f", os.O_RDONLY)
+    relay.stall()
+    (workspace / "f").write_bytes(b"new")
+    wait_until(lambda: not mount.stats()["coherent"], timeout=20)
+    assert mount.stats()["content"] == 0
+    relay.resume()
+    assert os.read(held, 10) == b"new"
+    assert (mount.path / "f").read_bytes() == b"new"
+    os.close(held)
+
+
+def test_changes_by_this_mount(workspace, mount, run_there):
+    for name in ("f", "neighbour"):
+        (workspace / name).write_bytes(b"old content")
+    ahead(mount, mount.path / "f", run_there)
+    held = os.open(mount.path / "f", os.O_RDONLY)
+    with open(mount.path / "f", "r+b", buffering=0) as file:
+        file.write(b"NEW")
+        assert os.pread(held, 20, 0) == b"NEW content"
+        with mmap.mmap(file.fileno(), 0) as mapping:
+            mapping[4:6] = b"CO"
+            mapping.flush()
+        assert os.pread(held, 20, 0) == b"NEW COntent"
+    os.truncate(mount.path / "f", 3)
+    assert os.pread(held, 20, 0) == b"NEW"
+    os.chmod(mount.path / "f", 0o600)
+    assert os.fstat(held).st_mode & 0o777 == 0o600
+    assert (mount.path / "f").read_bytes() == b"NEW"
+    os.close(held)
+
+
+# --- bounds ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_more_than_fits(workspace, mount):
+    for number in range(800):
+        path = workspace / f"d{number // 40}" / f"f{number}"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content(number, 120000))
+    find(mount.path)
+    (mount.path / "d0" / "f0").read_bytes()
+    held = [os.open(mount.path / "d0" / f"f{number}", os.O_RDONLY) for number in range(40)]
+    assert len(read_all(mount.path, 1)) == 800
+    stats = mount.stats()
+    print(stats)
+    assert 30 << 20 < stats["content_bytes"] < 65 << 20, stats
+    for number, descriptor in enumerate(held):
+        assert os.pread(descriptor, FILE_MAX, 0) == content(number, 120000)
+        os.close(descriptor)
