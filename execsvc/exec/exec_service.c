@@ -32,6 +32,7 @@ struct exec {
     struct workspace *workspace;
     uint8_t id[EXEC_ID_MAX];
     size_t id_len;
+    bool synced; /* see exec_service_start */
     uint64_t input_received;
     const struct command_verdict *verdict; /* the command's, once it has ended */
     struct barrier *barrier;
@@ -154,7 +155,7 @@ static void on_seen(void *context, bool all_seen)
     /* The verdict lives in the command: first answer, then free. */
     if (call)
         reply_verdict(call, e->verdict, store_change_count(e->service->store),
-                      all_seen ? WIRE_COHERENCE_SEEN : WIRE_COHERENCE_UNKNOWN);
+                      all_seen && e->synced ? WIRE_COHERENCE_SEEN : WIRE_COHERENCE_UNKNOWN);
     exec_free(e);
 }
 
@@ -383,7 +384,7 @@ static int exec_run(struct exec *e, const struct wire_exec *request,
 }
 
 static int exec_new(struct exec_service *s, struct call *call, const struct wire_exec *request,
-                    struct command_verdict *refusal)
+                    bool synced, struct command_verdict *refusal)
 {
     struct workspace *workspace = NULL;
     int r =
@@ -410,6 +411,7 @@ static int exec_new(struct exec_service *s, struct call *call, const struct wire
     }
     e->service = s;
     e->workspace = workspace;
+    e->synced = synced;
     e->id_len = request->id.len < EXEC_ID_MAX ? request->id.len : EXEC_ID_MAX;
     if (e->id_len > 0)
         memcpy(e->id, request->id.data, e->id_len);
@@ -430,12 +432,13 @@ static int exec_new(struct exec_service *s, struct call *call, const struct wire
     return 0;
 }
 
-void exec_service_start(struct exec_service *s, struct call *call, const struct wire_exec *request)
+void exec_service_start(struct exec_service *s, struct call *call, const struct wire_exec *request,
+                        bool synced)
 {
     struct command_verdict refusal;
     int r = check_request(s, request, &refusal);
     if (r == 0)
-        r = exec_new(s, call, request, &refusal);
+        r = exec_new(s, call, request, synced, &refusal);
     if (r < 0) {
         refusal.timeout_ms = request->timeout_ms;
         s->refused++;

@@ -26,8 +26,10 @@ void exec_service_set_limits(struct exec_service *s, const struct spawn_limits *
 void exec_service_free(struct exec_service *s);
 
 /* Takes the call and always ends it: with EXEC_EXIT, whatever happens to the command. The
- * views of the request last for this function only. */
-void exec_service_start(struct exec_service *s, struct call *call, const struct wire_exec *request);
+ * views of the request last for this function only. synced: it is known to see all that was written
+ * before it; if not, the verdict says so. */
+void exec_service_start(struct exec_service *s, struct call *call, const struct wire_exec *request,
+                        bool synced);
 
 /* Adds "exec": {"running", "started", "refused"} to object. -ENOMEM. */
 int exec_service_status(struct exec_service *s, json_t *object);

@@ -315,6 +315,16 @@ bool connection_abandoned(const struct connection *c, uint64_t tag)
     return tag <= c->abandoned;
 }
 
+void connection_set_writer(struct connection *c, bool writer)
+{
+    c->writer = writer;
+}
+
+bool connection_is_writer(const struct connection *c)
+{
+    return c->writer;
+}
+
 unsigned connection_count_lock_waits(struct connection *c, int change)
 {
     c->lock_waits += (unsigned)change;

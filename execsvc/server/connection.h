@@ -100,6 +100,10 @@ struct call *connection_find_call(const struct connection *c, uint64_t tag);
 /* How many of its calls wait for locks, after this change. */
 unsigned connection_count_lock_waits(struct connection *c, int change);
 
+/* Whether programs behind it may have been told of changes that have not arrived yet (SYNC). */
+void connection_set_writer(struct connection *c, bool writer);
+bool connection_is_writer(const struct connection *c);
+
 /* True in READY: frames can be sent. */
 bool connection_alive(const struct connection *c);
 

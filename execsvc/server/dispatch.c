@@ -2,6 +2,7 @@
 
 #include <assert.h>
 
+#include "server/exec_gate.h"
 #include "server/lock_waits.h"
 
 /* What a request or notice costs in memory besides its payload: its frame, its job, its call. */
@@ -41,7 +42,7 @@ static void on_status(struct connection *c, struct call *call, const struct wire
 
 static void on_exec(struct connection *c, struct call *call, const struct wire_message *m)
 {
-    exec_service_start(connection_server(c)->exec, call, &m->exec);
+    exec_gate_enter(connection_server(c)->exec, connection_server(c)->subscribers, call, m);
 }
 
 static void on_subscribe(struct connection *c, struct call *call, const struct wire_message *m)
@@ -192,6 +193,13 @@ static void notice_end(struct connection *c, struct call *call)
 {
     connection_discharge(c, call->cost);
     free(call);
+}
+
+/* After it, programs of the client may be told of changes before they come. */
+static bool makes_writer(const struct wire_message *m)
+{
+    return m->type == WIRE_WRITE || m->type == WIRE_CREATE ||
+           (m->type == WIRE_OPEN && (m->open.flags & WIRE_OPEN_WRITE));
 }
 
 static void submit(struct connection *c, struct call *call, struct wire_frame *frame)
@@ -354,6 +362,8 @@ void dispatch_frame(struct connection *c, struct wire_frame *frame)
     const struct wire_row *row = wire_row(frame->message.type);
     size_t index = (size_t)(row - wire_row_at(0));
     connection_server(c)->message_counts[index]++;
+    if (makes_writer(&frame->message))
+        connection_set_writer(c, true);
     switch (row->class) {
     case WIRE_CLASS_REQUEST:
         open_call(c, row, frame);

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "server/connection.h"
 #include "store/changes.h"
 
 /* glibc's queue.h has none. */
@@ -21,7 +22,8 @@ struct subscriber {
     struct file_session *session;
     struct subscription *subscription;
     uint64_t sent, seen;
-    uint64_t lease_end_ns; /* by our clock, the margin included; 0: it has none */
+    uint64_t asked, synced; /* numbers of SYNC */
+    uint64_t lease_end_ns;  /* by our clock, the margin included; 0: it has none */
 };
 
 struct target {
@@ -36,6 +38,7 @@ struct barrier {
     struct subscribers *all;
     struct event *deadline;
     uint64_t started_ns;
+    bool syncs;  /* waits for `synced`, else for `seen` */
     bool ghosts; /* waits for those that are gone, too */
     bool all_seen;
     size_t waiting; /* targets with a subscriber */
@@ -77,7 +80,13 @@ static void barrier_end(struct barrier *b)
     done(context, all_seen);
 }
 
-/* s has seen up to its position, or (gone) will not see anything any more. */
+static bool has_reached(const struct subscriber *s, const struct barrier *b,
+                        const struct target *target)
+{
+    return (b->syncs ? s->synced : s->seen) >= target->position;
+}
+
+/* s has got further, or (gone) will not get anywhere any more. */
 static void notice(struct subscriber *s, bool gone)
 {
     struct barrier *b, *next;
@@ -85,7 +94,7 @@ static void notice(struct subscriber *s, bool gone)
     LIST_FOREACH_SAFE(b, &s->all->barriers, link, next)
     {
         for (size_t i = 0; i < b->count; i++)
-            if (b->targets[i].subscriber == s && (gone || s->seen >= b->targets[i].position)) {
+            if (b->targets[i].subscriber == s && (gone || has_reached(s, b, &b->targets[i]))) {
                 b->targets[i].subscriber = NULL;
                 b->waiting--;
             }
@@ -163,7 +172,7 @@ static bool is_awaited(const struct subscriber *s, uint64_t now)
     const struct barrier *b;
     LIST_FOREACH(b, &s->all->barriers, link)
     {
-        if (now - b->started_ns < SUBSCRIBER_PATIENCE_MS * NSEC_PER_MSEC)
+        if (b->syncs || now - b->started_ns < SUBSCRIBER_PATIENCE_MS * NSEC_PER_MSEC)
             continue;
         for (size_t i = 0; i < b->count; i++)
             if (b->targets[i].subscriber == s)
@@ -204,6 +213,10 @@ static void on_message(void *context, const struct wire_message *m)
         subscriber_end(s);
     } else if (m->type == WIRE_SEEN && m->seen.position > s->seen && m->seen.position <= s->sent) {
         s->seen = m->seen.position;
+        notice(s, false);
+    } else if (m->type == WIRE_SYNCED && m->synced.number == s->asked && s->synced < s->asked) {
+        connection_set_writer(s->call->connection, false);
+        s->synced = s->asked;
         notice(s, false);
     }
 }
@@ -290,6 +303,12 @@ static void on_deadline(evutil_socket_t fd, short what, void *context)
 {
     struct barrier *b = context;
     uint64_t now = clock_monotonic_ns();
+    if (b->syncs) {
+        log_warning("a command does not wait for what was written at a client any longer");
+        b->all_seen = false;
+        barrier_end(b);
+        return;
+    }
     if (b->ghosts && b->all->ghosts_end_ns <= now) {
         b->ghosts = false;
         b->all_seen = false;
@@ -350,6 +369,67 @@ void subscribers_wait(struct subscribers *all, const struct file_session *except
     LIST_INSERT_HEAD(&all->barriers, b, link);
     set_deadline(b, now);
     *ret = b;
+}
+
+/* --- what was written ---------------------------------------------------------------- */
+
+bool subscribers_are_synced(const struct subscribers *all)
+{
+    const struct subscriber *s;
+    LIST_FOREACH(s, &all->list, link)
+    if (connection_is_writer(s->call->connection))
+        return false;
+    return true;
+}
+
+/* One question answers all that wait for it: from when it arrives until its answer does, the
+ * client tells its programs nothing that the service does not know. */
+static int ask(struct subscriber *s)
+{
+    if (s->asked > s->synced)
+        return 0;
+    const struct wire_message m = {.type = WIRE_SYNC, .sync.number = s->asked + 1};
+    int r = call_send(s->call, &m);
+    if (r == 0)
+        s->asked++;
+    return r;
+}
+
+void subscribers_sync(struct subscribers *all, barrier_done_fn *done, void *context,
+                      struct barrier **ret)
+{
+    struct barrier *b = barrier_new(all);
+    struct subscriber *s;
+    *ret = NULL;
+    if (!b) {
+        done(context, false);
+        return;
+    }
+    *b = (struct barrier){.done = done,
+                          .context = context,
+                          .all = all,
+                          .deadline = b->deadline,
+                          .started_ns = clock_monotonic_ns(),
+                          .syncs = true,
+                          .all_seen = true};
+    LIST_FOREACH(s, &all->list, link)
+    {
+        if (!connection_is_writer(s->call->connection))
+            continue;
+        if (!call_connected(s->call) || ask(s) < 0)
+            b->all_seen = false;
+        else
+            b->targets[b->count++] = (struct target){.subscriber = s, .position = s->asked};
+    }
+    LIST_INSERT_HEAD(&all->barriers, b, link);
+    b->waiting = b->count;
+    const struct timeval tv = {.tv_sec = SUBSCRIBER_SYNC_MS / 1000};
+    if (b->waiting == 0 || evtimer_add(b->deadline, &tv) < 0) {
+        b->all_seen = b->all_seen && b->waiting == 0;
+        barrier_end(b);
+    } else {
+        *ret = b;
+    }
 }
 
 /* --- all --------------------------------------------------------------------------- */

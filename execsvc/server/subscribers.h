@@ -22,6 +22,10 @@
 /* When somebody has waited so long for a client, its lease is not prolonged any more. */
 #define SUBSCRIBER_PATIENCE_MS 500
 
+/* How long a command waits for clients to hand over what their programs have written. Stops a
+ * client that does not answer, or whose way here is too slow, from holding up all commands. */
+#define SUBSCRIBER_SYNC_MS 10000
+
 struct subscribers;
 struct barrier;
 
@@ -48,6 +52,15 @@ typedef void barrier_done_fn(void *context, bool all_seen);
  * barrier_cancel, or NULL when done has been called. Without memory it is called with false. */
 void subscribers_wait(struct subscribers *s, const struct file_session *except,
                       barrier_done_fn *done, void *context, struct barrier **ret);
+
+/* Calls done, in the same way, when everything has arrived that programs behind the subscribers
+ * have been told is written. Only those are asked that may have told them so. Nobody is cut off:
+ * with one that is not connected, or after SUBSCRIBER_SYNC_MS, done is called with false. */
+void subscribers_sync(struct subscribers *s, barrier_done_fn *done, void *context,
+                      struct barrier **ret);
+/* True when there is nothing to wait for. */
+bool subscribers_are_synced(const struct subscribers *s);
+
 void barrier_cancel(struct barrier *barrier);
 
 /* How many there are, and how many barriers wait. */

@@ -60,9 +60,10 @@ OPERATION(read)
     return 0;
 }
 
-static void reply_written(struct reply *ret, size_t size)
+static void reply_written(struct reply *ret, size_t size, int error)
 {
-    ret->message = (struct wire_message){.type = WIRE_WRITTEN, .written.size = size};
+    ret->message = (struct wire_message){.type = WIRE_WRITTEN,
+                                         .written = {.size = size, .error = (uint32_t)-error}};
 }
 
 OPERATION(write)
@@ -93,11 +94,12 @@ OPERATION(write)
             continue;
         if (n < 0 && done == 0)
             return -errno;
+        r = n < 0 ? -errno : 0;
         if (n <= 0)
             break; /* what was written counts; the rest meets the error itself */
         done += (size_t)n;
     }
-    reply_written(ret, done);
+    reply_written(ret, done, r);
     return 0;
 }
 
@@ -188,6 +190,6 @@ OPERATION(copy)
     while (n < 0 && errno == EINTR);
     if (n < 0)
         return -errno;
-    reply_written(ret, (size_t)n);
+    reply_written(ret, (size_t)n, 0);
     return 0;
 }
