@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "ops.h"
+#include "pipeline.h"
 
 /* Nothing but a report of a change ends it: a day is for ever. */
 #define KEPT_SECONDS 86400.0
@@ -179,6 +180,7 @@ static int forget_inode(struct driver *d, struct notifier *n, struct inode *i,
                         const struct wire_change *change)
 {
     bool content = change->kinds & (WIRE_CHANGE_CONTENT | WIRE_CHANGE_NAME);
+    pipeline_forget_attr(i);
     if (content) {
         inode_changed(&d->inodes, i);
         i->flags &= (uint8_t)~INODE_CACHED;
@@ -365,6 +367,10 @@ static void on_changes(void *context, uint64_t tag, const struct wire_message *i
 {
     struct driver *d = context;
     struct coherence *c = d->coherence;
+    if (item->type == WIRE_SYNC)
+        pipeline_sync(d, tag, item->sync.number);
+    if (item->type != WIRE_CHANGES)
+        return;
     const struct wire_changes *changes = &item->changes;
     uint32_t offset = 0;
     struct bytes element;

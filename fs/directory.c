@@ -1,6 +1,7 @@
 #include "ops.h"
 
 #include "coherence.h"
+#include "pipeline.h"
 
 #include <limits.h>
 #include <linux/fuse.h>
@@ -214,7 +215,7 @@ static bool page_add_inode(struct page *p, const struct listing *l, const char *
     if (inode_enter(&d->inodes, entry->node, &entry->attr, 0, p->r->handle->inode, entry->name,
                     &i) < 0)
         return page_add(p, name, entry->ino, entry->type, (off_t)entry->cookie);
-    if (i->stamp > l->stamp) {
+    if (i->stamp > l->stamp || pipeline_pending(d, i)) {
         /* The file was changed by this mount after these attributes were taken. The kernel
          * would believe them, and cut cached pages at the old size. */
         inode_drop(&d->inodes, i);
@@ -287,8 +288,10 @@ static void serve_read_ahead(struct page *p, const struct tree_directory *listin
         bool plus = p->r->plus && entry.node;
         if (plus && !page_has_room(p, name))
             break;
-        if (plus && inode_lend(&d->inodes, entry.node, &entry.attr, p->r->handle->inode, entry.name,
-                               &i) == 0)
+        if (plus &&
+            inode_lend(&d->inodes, entry.node, &entry.attr, p->r->handle->inode, entry.name, &i) ==
+                0 &&
+            !pipeline_pending(d, i))
             page_add_known(p, name, i, &entry, d->inodes.stamp); /* it is right as of now */
         else if (!page_add(p, name, entry.ino, entry.type, (off_t)entry.cookie))
             break;

@@ -7,6 +7,7 @@
 #include "connection.h"
 #include "lock.h"
 #include "ops.h"
+#include "pipeline.h"
 #include "prefetch.h"
 #include "repair.h"
 
@@ -49,6 +50,9 @@ int driver_init(struct driver *d, struct failure *ret_failure)
     int r = inode_table_init(&d->inodes, d->options->workspace ? INODE_WORKSPACE : INODE_LOCAL);
     if (r < 0)
         return failure_set(ret_failure, r, "out of memory");
+    r = pipeline_new(d);
+    if (r < 0)
+        return failure_set(ret_failure, r, "out of memory");
     d->base = event_base_new();
     if (!d->base)
         return failure_set(ret_failure, -EIO, "cannot make an event loop");
@@ -70,6 +74,7 @@ void driver_release(struct driver *d)
     repair_release(d);
     prefetch_free(d);
     lock_release(d);
+    pipeline_free(d);
     handle_table_release(&d->handles);
     inode_table_release(&d->inodes);
     visibility_rules_unref(d->rules);

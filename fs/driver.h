@@ -15,6 +15,7 @@ struct coherence;
 struct connection;
 struct device;
 struct interrupts;
+struct pipeline;
 struct prefetch;
 struct request;
 struct stop;
@@ -64,6 +65,7 @@ struct driver {
     struct device *device;
     struct coherence *coherence;   /* NULL: nothing is kept */
     struct interrupts *interrupts; /* NULL: none has been */
+    struct pipeline *pipeline;
     struct stop *stop;
     struct supervisor *supervisor;
 

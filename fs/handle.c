@@ -32,6 +32,7 @@ static void handle_free(struct handle_table *t, struct handle *h)
 {
     listing_free(t->inodes, h->listing);
     workspace_listing_free(h->workspaces);
+    free(h->foreseen);
     /* Without memory it stays open at the server until the connection ends. */
     if (h->wire && h->connection == t->inodes->connection)
         (void)buffer_append_u64(&t->releases, h->wire);

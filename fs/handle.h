@@ -15,6 +15,10 @@ struct handle {
     uint32_t flags;                       /* WIRE_OPEN_…, for opening it again */
     bool lost;                            /* its lock is: nothing more may be done through it */
     bool dirty;                           /* written since the last FLUSH or FSYNC that succeeded */
+    int error;                            /* of a change that was not reported yet; or 0 */
+    uint64_t sent_stamp;                  /* inode's stamp at the last change sent by pipeline.c */
+    uint64_t answered_stamp;              /* and answered */
+    struct wire_attr *foreseen;           /* see pipeline_note_attr; or NULL */
     uint32_t pins;                        /* requests in flight, and 1 until it is released */
     struct listing *listing;              /* directories: entries read ahead, or NULL */
     struct content *content;              /* files: what it was opened by, pinned; or NULL */

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "climb.h"
 #include "coherence.h"
+#include "pipeline.h"
 #include "repair.h"
 
 static void entry_done(struct request *r, int error, const struct wire_message *reply)
@@ -114,7 +115,9 @@ void op_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forg
 /* An unlinked file is reached only through a handle, and any one will do. */
 static void use_open_handle(struct request *r, uint32_t with)
 {
-    struct handle *h = handle_of(r->inode, r->driver->inodes.connection, with, 0);
+    struct handle *h = pipeline_handle(r->driver, r->inode);
+    if (!h)
+        h = handle_of(r->inode, r->driver->inodes.connection, with, 0);
     if (h)
         r->handle = handle_pin(h);
 }
@@ -146,6 +149,7 @@ static void getattr_done(struct request *r, int error, const struct wire_message
     } else if (error < 0) {
         request_fail(r, error);
     } else {
+        pipeline_ordered(r);
         request_reply_attr(r, r->inode, &reply->attrs.attr);
     }
 }
@@ -189,11 +193,11 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     }
     if (fi && !request_set_handle(r, fi))
         return;
-    if (r->inode->type != S_IFDIR || !fi)
-        if (stat_read_ahead(r))
-            return;
-    if (fi && r->handle->connection == 0 && r->inode->type == S_IFREG) {
-        /* Nor need it be opened for that. */
+    bool pending = pipeline_pending(d, r->inode);
+    if ((r->inode->type != S_IFDIR || !fi) && !pending && stat_read_ahead(r))
+        return;
+    if (fi && (pending || (r->handle->connection == 0 && r->inode->type == S_IFREG))) {
+        /* Nor need it be opened for that; nor is this the handle to see what is under way. */
         handle_unpin(&d->handles, r->handle);
         r->handle = NULL;
     }
@@ -209,6 +213,7 @@ static void setattr_done(struct request *r, int error, const struct wire_message
         inode_changed(&r->driver->inodes, r->inode);
     else
         inode_attr_changed(&r->driver->inodes, r->inode);
+    pipeline_forget_attr(r->inode);
     if (error < 0) {
         request_fail(r, error);
         return;
@@ -231,6 +236,40 @@ static int map_owner(const struct driver *d, const struct stat *attr, int *to_se
         return -EPERM;
     *to_set &= ~(FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID);
     return 0;
+}
+
+/* What the file is like once this is done. False: only the service can tell, or it may refuse. */
+static bool foresee(const struct wire_setattr *set, struct wire_attr *attr)
+{
+    const uint32_t now = WIRE_SET_ATIME_NOW | WIRE_SET_MTIME_NOW;
+    bool owner = (set->valid & (WIRE_SET_UID | WIRE_SET_GID)) &&
+                 (set->uid != (uint32_t)-1 || set->gid != (uint32_t)-1);
+    if (owner || (set->valid & now) || ((attr->mode | set->mode) & (S_ISUID | S_ISGID)))
+        return false;
+    if (set->valid & WIRE_SET_MODE)
+        attr->mode = (attr->mode & S_IFMT) | set->mode;
+    if (set->valid & WIRE_SET_SIZE)
+        attr->size = set->size;
+    if (set->valid & WIRE_SET_ATIME)
+        attr->atime = set->atime;
+    if (set->valid & WIRE_SET_MTIME)
+        attr->mtime = set->mtime;
+    return true;
+}
+
+static void send_setattr(struct request *r)
+{
+    struct handle *h = r->handle;
+    if (h && h->foreseen && !h->error) {
+        struct wire_attr attr = *h->foreseen;
+        if (foresee(&r->message.setattr, &attr) && pipeline_send(r, &attr)) {
+            h->dirty = true;
+            if (h->foreseen) /* it has not failed at once */
+                *h->foreseen = attr;
+            return;
+        }
+    }
+    request_send(r, setattr_done);
 }
 
 void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
@@ -291,7 +330,7 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
         m->atime = wire_time_of(&attr->st_atim);
     if (valid & WIRE_SET_MTIME && !(valid & WIRE_SET_MTIME_NOW))
         m->mtime = wire_time_of(&attr->st_mtim);
-    request_send(r, setattr_done);
+    send_setattr(r);
 }
 
 /* A request on a name in a directory; NULL when it was answered already. */

@@ -9,6 +9,7 @@
 #include "device.h"
 #include "fetch.h"
 #include "lock.h"
+#include "pipeline.h"
 #include "prefetch.h"
 #include "repair.h"
 
@@ -97,10 +98,17 @@ static void open_done(struct request *r, int error, const struct wire_message *r
         .fh = h->id,
         .direct_io = r->direct || is_written(d, &reply->opened.attr),
         .keep_cache = coherence_keep_cache(d, r->inode, &reply->opened.attr, r->stamp)};
-    if (flags & WIRE_OPEN_TRUNCATE)
+    bool current = r->inode->stamp <= r->stamp;
+    if (flags & WIRE_OPEN_TRUNCATE) {
         inode_changed(&d->inodes, r->inode);
-    else if ((flags & WIRE_OPEN_READ) && (r->inode->flags & INODE_CACHED))
+        pipeline_forget_attr(r->inode);
+    } else if ((flags & WIRE_OPEN_READ) && (r->inode->flags & INODE_CACHED)) {
         r->inode->flags |= INODE_ALLOWED;
+    }
+    if (flags & WIRE_OPEN_WRITE)
+        pipeline_known(r);
+    if (current)
+        pipeline_note_attr(d, h, &reply->opened.attr);
     if (fuse_reply_open(r->fuse, &fi) != 0)
         handle_release(&d->handles, h);
     request_free(r);
@@ -207,7 +215,8 @@ static bool find_content(struct request *r)
 {
     struct driver *d = r->driver;
     struct inode *i = r->inode;
-    if (!only_reads(r) || i->type != S_IFREG || !(i->flags & INODE_COVERED) || !coherence_live(d))
+    if (!only_reads(r) || i->type != S_IFREG || !(i->flags & INODE_COVERED) || !coherence_live(d) ||
+        pipeline_pending(d, i))
         return false;
     struct content *c = content_get(&d->inodes, i->ino, i->generation);
     struct wire_attr attr;
@@ -238,6 +247,35 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         request_send(r, open_done);
 }
 
+static void reply_created(struct request *r, struct inode *i, const struct wire_attr *attr)
+{
+    struct driver *d = r->driver;
+    struct handle *h = r->output;
+    if (!attr) {
+        handle_release(&d->handles, h);
+        request_fail(r, r->error);
+        return;
+    }
+    /* Of a file that it has already, the kernel believes these attributes even if it has been told
+     * meanwhile that they changed. */
+    if (i->nlookup)
+        inode_changed(&d->inodes, i);
+    struct fuse_entry_param e;
+    request_entry(d, r->inode, i, attr, r->stamp, &e);
+    struct fuse_file_info fi = {.fh = h->id,
+                                .direct_io = r->direct,
+                                .keep_cache = coherence_keep_cache(d, i, attr, r->stamp)};
+    inode_changed(&d->inodes, i);
+    inode_names_changed(&d->inodes, r->inode);
+    inode_looked_up(i);
+    pipeline_note_attr(d, h, attr);
+    if (fuse_reply_create(r->fuse, &e, &fi) != 0) {
+        inode_forget(&d->inodes, i, 1); /* the handle still pins it */
+        handle_release(&d->handles, h);
+    }
+    request_free(r);
+}
+
 static void create_done(struct request *r, int error, const struct wire_message *reply)
 {
     struct driver *d = r->driver;
@@ -259,23 +297,10 @@ static void create_done(struct request *r, int error, const struct wire_message 
         request_fail(r, error);
         return;
     }
-    /* Of a file that it has already, the kernel believes these attributes even if it has been told
-     * meanwhile that they changed. */
-    if (i->nlookup)
-        inode_changed(&d->inodes, i);
-    struct fuse_entry_param e;
-    request_entry(d, r->inode, i, &c->attr, r->stamp, &e);
-    struct fuse_file_info fi = {.fh = h->id,
-                                .direct_io = r->direct,
-                                .keep_cache = coherence_keep_cache(d, i, &c->attr, r->stamp)};
-    inode_changed(&d->inodes, i);
-    inode_names_changed(&d->inodes, r->inode);
-    inode_looked_up(i);
-    if (fuse_reply_create(r->fuse, &e, &fi) != 0) {
-        inode_forget(&d->inodes, i, 1); /* the handle still pins it */
-        handle_release(&d->handles, h);
-    }
-    request_free(r);
+    if (h->flags & WIRE_OPEN_WRITE)
+        pipeline_known(r);
+    r->output = handle_pin(h);
+    request_with_attributes(r, i, &c->attr, reply_created);
 }
 
 void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,

@@ -3,6 +3,7 @@
 #include "climb.h"
 #include "coherence.h"
 #include "interrupt.h"
+#include "pipeline.h"
 
 #include <sys/stat.h>
 
@@ -328,6 +329,14 @@ static void dispatch(struct request *r)
         repair_handle(d, unopened, r);
         return;
     }
+    if (pipeline_holds(r)) {
+        int error = keep_data(r);
+        if (error < 0)
+            r->done(r, error, NULL);
+        else
+            pipeline_wait(r);
+        return;
+    }
     bind_numbers(r);
     r->stamp = d->inodes.stamp;
     r->connection = d->inodes.connection;
@@ -469,8 +478,12 @@ void request_reply_attr(struct request *r, struct inode *inode, const struct wir
     request_free(r);
 }
 
-void request_reply_entry(struct request *r, struct inode *inode, const struct wire_attr *attr)
+static void reply_entry(struct request *r, struct inode *inode, const struct wire_attr *attr)
 {
+    if (!attr) {
+        request_fail(r, r->error);
+        return;
+    }
     struct fuse_entry_param e;
     const struct inode *parent = r->target ? r->target : r->inode;
     request_entry(r->driver, parent ? parent : r->driver->inodes.root, inode, attr, r->stamp, &e);
@@ -479,4 +492,43 @@ void request_reply_entry(struct request *r, struct inode *inode, const struct wi
     if (fuse_reply_entry(r->fuse, &e) != 0)
         inode_forget(&r->driver->inodes, inode, 1);
     request_free(r);
+}
+
+static void attributes_asked(struct request *q, int error, const struct wire_message *reply)
+{
+    struct request *r = q->context;
+    if (error == 0 && !inode_is(q->inode, &reply->attrs.attr))
+        error = -ESTALE;
+    r->error = error;
+    r->stamp = q->stamp;
+    q->reply(r, q->inode, error == 0 ? &reply->attrs.attr : NULL);
+    request_free(q);
+}
+
+void request_with_attributes(struct request *r, struct inode *inode, const struct wire_attr *attr,
+                             request_attr_fn *reply)
+{
+    struct driver *d = r->driver;
+    struct request *q;
+    if (!pipeline_outdates(d, inode, r->stamp)) {
+        reply(r, inode, attr);
+        return;
+    }
+    int error = request_new(d, NULL, WIRE_GETATTR, NULL, NULL, &q);
+    if (error < 0) {
+        r->error = error;
+        reply(r, inode, NULL);
+        return;
+    }
+    struct handle *h = pipeline_handle(d, inode);
+    q->inode = inode_pin(inode);
+    q->handle = h ? handle_pin(h) : NULL;
+    q->context = r;
+    q->reply = reply;
+    request_send(q, attributes_asked);
+}
+
+void request_reply_entry(struct request *r, struct inode *inode, const struct wire_attr *attr)
+{
+    request_with_attributes(r, inode, attr, reply_entry);
 }

@@ -17,6 +17,9 @@
  * the request with request_free (or one of the request_reply_… functions). */
 typedef void request_done_fn(struct request *r, int error, const struct wire_message *reply);
 
+/* Answers r with attributes of a file, or (NULL) with r->error, and frees it. */
+typedef void request_attr_fn(struct request *r, struct inode *inode, const struct wire_attr *attr);
+
 struct request {
     struct driver *driver;
     fuse_req_t fuse; /* NULL: the driver's own */
@@ -38,6 +41,7 @@ struct request {
     bool watched;    /* see interrupt.h */
 
     struct request *next;
+    struct request *behind; /* see pipeline.c */
     uint64_t deadline_ns;
     bool deferred;
     bool repeated;
@@ -45,6 +49,7 @@ struct request {
     bool once;        /* on the connection that is set already, or it fails with -ENOTCONN */
     bool waits;       /* for a lock: sent again after each lost connection, until cancelled */
     bool interrupted; /* request_cancel was called */
+    bool joins;       /* not sent: waits in pipeline.c alone */
     uint64_t tag;     /* of a `waits` request in flight; 0: not in flight */
 
     /* For done */
@@ -55,7 +60,8 @@ struct request {
     bool plus;
     bool quiet;  /* no caller waits for it */
     bool direct; /* OPEN, CREATE: past the kernel's page cache */
-    int error;   /* FLUSH: of the part that is done */
+    int error;   /* FLUSH, WRITE: of the part that is done; see request_attr_fn */
+    request_attr_fn *reply;
 
     uint8_t name_len;
     uint8_t new_name_len;
@@ -107,6 +113,12 @@ void request_cancel(struct request *r);
 void request_fail(struct request *r, int error);
 void request_reply_ok(struct request *r);
 void request_reply_attr(struct request *r, struct inode *inode, const struct wire_attr *attr);
+
+/* Calls reply with attr; or, if these were asked for before a change of this mount's that they may
+ * not show, with others that are asked for now. The kernel would believe them, and cut cached pages
+ * at the old size. */
+void request_with_attributes(struct request *r, struct inode *inode, const struct wire_attr *attr,
+                             request_attr_fn *reply);
 
 /* Answers with an entry that counts one reference of the kernel, and frees the request. */
 void request_reply_entry(struct request *r, struct inode *inode, const struct wire_attr *attr);

@@ -5,7 +5,16 @@
 #include "coherence.h"
 #include "device.h"
 #include "lock.h"
+#include "pipeline.h"
 #include "repair.h"
+
+/* An error is reported once. */
+static int take_error(struct handle *h)
+{
+    int error = h->error;
+    h->error = 0;
+    return error;
+}
 
 static void write_done(struct request *r, int error, const struct wire_message *reply)
 {
@@ -14,11 +23,22 @@ static void write_done(struct request *r, int error, const struct wire_message *
         return;
     }
     inode_changed(&r->driver->inodes, r->handle->inode);
+    pipeline_forget_attr(r->handle->inode);
+    pipeline_known(r);
+    if (reply->written.size >= r->size)
+        pipeline_succeeded(r->driver);
     if (r->message.write.flags & WIRE_WRITE_APPEND)
         coherence_appended(r->driver, r->handle->inode);
     uint64_t size = reply->written.size;
     (void)fuse_reply_write(r->fuse, size < r->size ? (size_t)size : r->size);
     request_free(r);
+}
+
+/* What came behind the change that failed may have failed with it: that is told with it. */
+static void failed_earlier(struct request *r, int error, const struct wire_message *reply)
+{
+    (void)take_error(r->handle);
+    request_fail(r, r->error);
 }
 
 void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off_t off,
@@ -27,8 +47,14 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off
     struct request *r = request_start(req, WIRE_WRITE, NULL, NULL);
     if (!r || !request_set_handle(r, fi))
         return;
+    struct handle *h = r->handle;
+    if (h->error) {
+        r->error = take_error(h);
+        pipeline_join(r, failed_earlier);
+        return;
+    }
     r->size = size;
-    r->handle->dirty = true;
+    h->dirty = true;
     r->message.write.offset = (uint64_t)off;
     r->message.write.flags = device_write_kills_priv(r->driver) ? WIRE_WRITE_KILL_PRIV : 0;
     /* Not a property of the handle: fcntl() changes O_APPEND, and pages of a mapped file go
@@ -36,20 +62,31 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off
     if ((fi->flags & O_APPEND) && !fi->writepage)
         r->message.write.flags |= WIRE_WRITE_APPEND;
     r->message.write.data = bytes_of(data, size);
-    request_send(r, write_done);
+    /* Whoever appends must be told where; whoever bypasses caches wants to know that it is there;
+     * and pages of mappings the kernel sends without anybody waiting. */
+    bool ahead = !(fi->flags & (O_APPEND | O_DIRECT | O_DSYNC)) && !fi->writepage;
+    uint64_t end = (uint64_t)off + size;
+    if (!ahead || !pipeline_send(r, NULL))
+        request_send(r, write_done);
+    else if (h->foreseen && h->foreseen->size < end)
+        h->foreseen->size = end;
 }
 
 static void synced(struct request *r, int error, const struct wire_message *reply)
 {
-    /* An error is told once, to the close() or fsync() that asked. */
-    r->handle->dirty = false;
-    request_done_ok(r, error, reply);
+    struct handle *h = r->handle;
+    int earlier = take_error(h);
+    if (error < 0)
+        h->dirty = true;
+    request_done_ok(r, earlier ? earlier : error, reply);
 }
 
 static void flushed(struct request *r, int error, const struct wire_message *reply)
 {
-    r->handle->dirty = false;
-    lock_end_flush(r, r->position, error);
+    struct handle *h = r->handle;
+    if (error < 0)
+        h->dirty = true;
+    lock_end_flush(r, r->position, h->error ? h->error : error);
 }
 
 void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -58,13 +95,17 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     if (!r || !request_set_handle(r, fi))
         return;
     r->position = fi->lock_owner;
+    struct handle *h = r->handle;
     /* Of a handle that was not written to, or was lost with its connection, the service can
      * say nothing: each write has been answered. And since fork() and exec() close
      * descriptors too, this must not wait for a service that is down. */
-    if (r->handle->dirty && repair_handle_current(r->driver, r->handle))
+    if ((h->dirty || pipeline_handle(r->driver, h->inode) == h) &&
+        repair_handle_current(r->driver, h)) {
+        h->dirty = false;
         request_send(r, flushed);
-    else
-        lock_end_flush(r, r->position, 0);
+    } else {
+        lock_end_flush(r, r->position, h->flags & WIRE_OPEN_WRITE ? h->error : 0);
+    }
 }
 
 void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
@@ -77,12 +118,14 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
         return;
     }
     r->message.fsync.datasync = datasync != 0;
+    r->handle->dirty = false;
     request_send(r, synced);
 }
 
 static void changed_done(struct request *r, int error, const struct wire_message *reply)
 {
     inode_changed(&r->driver->inodes, r->handle->inode);
+    pipeline_forget_attr(r->handle->inode);
     request_done_ok(r, error, reply);
 }
 
@@ -106,6 +149,7 @@ static void copy_done(struct request *r, int error, const struct wire_message *r
         return;
     }
     inode_changed(&r->driver->inodes, r->output->inode);
+    pipeline_forget_attr(r->output->inode);
     uint64_t size = reply->written.size;
     (void)fuse_reply_write(r->fuse, size < r->size ? (size_t)size : r->size);
     request_free(r);

@@ -330,7 +330,7 @@ def test_becomes_read_only(filesystems, make_pair):
     assert set(pair.both(make_each).values()) == {"EROFS"}
     steps = {
         "open": lambda d: os.close(os.open(d / "kept", os.O_WRONLY | os.O_TRUNC)),
-        "write": lambda d: os.write(handles[d], b"w" * 10000),
+        "write": lambda d: (os.write(handles[d], b"w" * 10000), os.fsync(handles[d])),
         "ftruncate": lambda d: os.ftruncate(handles[d], 100),
         "truncate": lambda d: os.truncate(d / "kept", 0),
         "chmod": lambda d: os.chmod(d / "kept", 0o600),
