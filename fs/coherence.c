@@ -25,8 +25,13 @@ struct coherence {
     uint64_t tag;         /* of SUBSCRIBE; 0: not subscribed */
     bool live;            /* the service reports changes, and the lease holds */
     bool asked;           /* for the lease */
+    bool silent;          /* and not answered before it ended */
     uint64_t asked_ns;
     uint64_t lease_end_ns;
+    uint64_t loose_end_ns; /* then the names are over that cannot be taken back */
+    uint64_t hold_ns;      /* until then nothing is confirmed */
+    uint64_t held;         /* what is to be confirmed then; 0: nothing */
+    struct event *late;
     uint32_t linked_news; /* as inode.name_news, of all files with more than one name */
     bool stuck;
 };
@@ -36,6 +41,11 @@ struct coherence {
 bool coherence_live(const struct driver *d)
 {
     return d->coherence && d->coherence->live;
+}
+
+bool coherence_silent(const struct driver *d)
+{
+    return d->coherence && d->coherence->silent;
 }
 
 static bool keeps(const struct driver *d, const struct inode *inode, uint64_t stamp)
@@ -51,9 +61,12 @@ double coherence_attr_timeout(const struct driver *d, const struct inode *inode,
     return (attr->flags & WIRE_ATTR_COVERED) && keeps(d, inode, stamp) ? KEPT_SECONDS : 0;
 }
 
+/* The kernel counts in ticks, and from when the program that asked takes the answer in. */
+#define LEASE_MARGIN_MS 200
+
 static double lease_seconds(const struct coherence *c)
 {
-    uint64_t now = clock_monotonic_ns();
+    uint64_t now = clock_monotonic_ns() + LEASE_MARGIN_MS * NSEC_PER_MSEC;
     return c->lease_end_ns > now ? (double)(c->lease_end_ns - now) / NSEC_PER_SEC : 0;
 }
 
@@ -104,12 +117,15 @@ double coherence_entry_timeout(struct driver *d, const struct inode *parent, str
     if (!(parent->flags & (INODE_COVERED | INODE_LOCAL)) || !keeps(d, parent, stamp))
         return 0;
     /* Names that are not to be found in the inode table cannot be taken back all at once when the
-     * lease ends, and so end with it: those of nothing, and those beside the one noted. */
+     * lease ends, and so end with it: those of nothing, and those beside the one noted. When all is
+     * to be forgotten while the lease goes on, their end is waited for. */
     bool linked = inode && !S_ISDIR(attr->mode) && attr->nlink > 1;
     if (linked && inode->nlookup)
         d->coherence->linked_news = news_now();
-    if (!inode || inode->parent != parent || linked)
+    if (!inode || inode->parent != parent || linked) {
+        d->coherence->loose_end_ns = d->coherence->lease_end_ns;
         return lease_seconds(d->coherence);
+    }
     return note_told(inode) ? KEPT_SECONDS : 0;
 }
 
@@ -156,6 +172,7 @@ static int forget_all(struct driver *d, struct notifier *n, bool lost)
     int r = 0;
     tree_forget(&d->inodes);
     content_forget(&d->inodes);
+    d->coherence->hold_ns = d->coherence->loose_end_ns;
     d->inodes.unknown_stamp = ++d->inodes.stamp;
     for (struct inode *i = NULL; r == 0 && (i = inode_next(&d->inodes, &cursor, i));) {
         i->flags &= (uint8_t) ~(INODE_CACHED | INODE_MISSED | INODE_READ);
@@ -211,14 +228,35 @@ static int take_change(struct driver *d, struct notifier *n, const struct wire_c
     return r;
 }
 
+static void arm(struct event *event, uint64_t ms)
+{
+    const struct timeval tv = {.tv_sec = (time_t)(ms / 1000),
+                               .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
+    (void)event_add(event, &tv);
+}
+
 static void on_forgotten(void *context, uint64_t position)
 {
     struct driver *d = context;
     struct coherence *c = d->coherence;
     if (!c || !c->tag || !d->client)
         return;
+    uint64_t now = clock_monotonic_ns();
+    if (c->hold_ns > now) {
+        c->held = position;
+        arm(c->late, (c->hold_ns - now) / NSEC_PER_MSEC + 1);
+        return;
+    }
+    c->held = 0;
     const struct wire_message seen = {.type = WIRE_SEEN, .seen.position = position};
     (void)client_send(d->client, c->tag, &seen);
+}
+
+static void on_late(evutil_socket_t fd, short what, void *context)
+{
+    const struct driver *d = context;
+    if (d->coherence->held)
+        on_forgotten(context, d->coherence->held);
 }
 
 void coherence_forget(struct driver *d)
@@ -300,13 +338,6 @@ static void end_live(struct driver *d)
         no_memory(d);
 }
 
-static void arm(struct event *event, uint64_t ms)
-{
-    const struct timeval tv = {.tv_sec = (time_t)(ms / 1000),
-                               .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
-    (void)event_add(event, &tv);
-}
-
 static void on_expired(evutil_socket_t fd, short what, void *context)
 {
     struct driver *d = context;
@@ -316,6 +347,7 @@ static void on_expired(evutil_socket_t fd, short what, void *context)
         arm(c->expire, (c->lease_end_ns - now) / NSEC_PER_MSEC + 1);
         return;
     }
+    c->silent = c->asked;
     if (c->live)
         log_info("the service has not answered for %d ms: nothing is kept any more", WIRE_LEASE_MS);
     end_live(d);
@@ -325,7 +357,7 @@ static void on_pong(void *context, int error, const struct wire_message *reply)
 {
     struct driver *d = context;
     struct coherence *c = d->coherence;
-    c->asked = false;
+    c->asked = c->silent = false;
     uint64_t end = c->asked_ns + WIRE_LEASE_MS * NSEC_PER_MSEC;
     uint64_t now = clock_monotonic_ns();
     /* An answer that took so long is worth nothing. */
@@ -428,7 +460,8 @@ void coherence_disconnected(struct driver *d)
     if (!c)
         return;
     c->tag = 0;
-    c->asked = false;
+    c->held = 0;
+    c->asked = c->silent = false;
     end_live(d);
 }
 
@@ -443,7 +476,8 @@ int coherence_new(struct driver *d, struct fuse_session *session)
     d->coherence = c;
     c->renew = evtimer_new(d->base, on_renew, d);
     c->expire = evtimer_new(d->base, on_expired, d);
-    if (!c->renew || !c->expire)
+    c->late = evtimer_new(d->base, on_late, d);
+    if (!c->renew || !c->expire || !c->late)
         return -ENOMEM;
     int r = notifier_new(d->base, session, &c->notifier);
     if (r == 0)
@@ -461,5 +495,7 @@ void coherence_free(struct driver *d)
         event_free(c->renew);
     if (c->expire)
         event_free(c->expire);
+    if (c->late)
+        event_free(c->late);
     free(c);
 }

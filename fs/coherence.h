@@ -42,6 +42,9 @@ int coherence_when_forgotten(struct driver *d, notifier_done_fn *done, void *con
 /* Changes are reported. */
 bool coherence_live(const struct driver *d);
 
+/* There is a connection, but the lease has ended without an answer: who asks may wait for long. */
+bool coherence_silent(const struct driver *d);
+
 /* For how many seconds the kernel may keep these attributes, which were asked for when
  * inode_table.stamp was `stamp`. */
 double coherence_attr_timeout(const struct driver *d, const struct inode *inode,

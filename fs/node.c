@@ -134,7 +134,7 @@ static void getattr_done(struct request *r, int error, const struct wire_message
 {
     struct driver *d = r->driver;
     const struct handle *h = error == -ESTALE ? opened_here(r->inode) : NULL;
-    if (error == -EIO && !d->client && r->inode == d->inodes.root) {
+    if (error == -EIO && (!d->client || coherence_silent(d)) && r->inode == d->inodes.root) {
         /* The root stays visible, so that it can be left, looked at and unmounted. */
         struct stat st;
         request_stat(d, &d->root_attr, &st);
@@ -187,7 +187,7 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct request *r = request_start(req, WIRE_GETATTR, NULL, NULL);
     if (!r || !request_set_inode(r, ino))
         return;
-    if (r->inode == d->inodes.root && !d->client) {
+    if (r->inode == d->inodes.root && (!d->client || coherence_silent(d))) {
         getattr_done(r, -EIO, NULL);
         return;
     }

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from lib import agent
+from lib.berthwire import Connection
 from lib.cached import start_mount, workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 
@@ -100,3 +101,46 @@ def test_a_mount_that_does_not_answer_is_not_waited_for_long(service, start_rela
         assert 1 < time.monotonic() - start < 15
     relay.resume()
     assert (mount.path / "f").read_bytes() == b"new"
+
+
+def subscribe(service):
+    connection = Connection.unix(service.socket, 10)
+    connection.upgrade()
+    connection.hello()
+    connection.request("SUBSCRIBE", flags=0)
+    while connection.receive().name != "CHANGES":
+        pass
+    return connection
+
+
+@pytest.mark.parametrize("goodbye", [False, True])
+def test_a_client_that_is_lost_is_waited_for_until_its_lease_is_over(service, workspace, goodbye):
+    """It may be answering from its caches: that the connection has ended may be news to it."""
+    connection = subscribe(service)
+    if goodbye:
+        connection.send("GOODBYE", 0, error=0, text=b"")
+    connection.close()
+    with ExecClient(service.socket) as client:
+        start = time.monotonic()
+        verdict = client.run(WORKSPACE, ["true"]).verdict
+        took = time.monotonic() - start
+        assert verdict.code == 0 and verdict.coherence == 1
+        assert took < 1.5 if goodbye else 2 < took < 15
+        # Once it is over, nobody waits.
+        start = time.monotonic()
+        client.run(WORKSPACE, ["true"])
+        assert time.monotonic() - start < 1.5
+
+
+def test_names_of_nothing_are_forgotten_with_all_else(service, start_mount, workspace, run_berth):
+    """Which is when rules change, or more than can be told."""
+    mount = start_mount(service, workspace=WORKSPACE)
+    with ExecClient(service.socket) as client:
+        for number in range(2):
+            name = f"f{number}"
+            (workspace / name).touch()
+            run_berth("visibility", WORKSPACE, "--add", f"hidden:{name}", check=True)
+            assert not os.path.exists(mount.path / name)
+            run_berth("visibility", WORKSPACE, "--clear", check=True)
+            assert client.run(WORKSPACE, ["true"]).verdict.coherence == 1
+            assert os.path.exists(mount.path / name), number
