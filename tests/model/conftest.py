@@ -2,6 +2,8 @@
 
 import pytest
 
+from lib.exec_client import ExecClient
+
 # Links have any text.
 OPTIONS = ["symlinks=verbatim"]
 
@@ -27,3 +29,12 @@ def mounted(workspace, service, start_mount):
 @pytest.fixture
 def mounted_too(workspace, service, start_mount):
     return start_mount(service, workspace="model", options=OPTIONS).path
+
+
+@pytest.fixture
+def settle(service, workspace):
+    """A command has ended: the mounts show what was done before it."""
+    with ExecClient(service.socket) as client:
+        def run():
+            assert client.run("model", ["true"]).verdict.coherence == 1
+        yield run

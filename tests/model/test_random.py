@@ -22,8 +22,8 @@ def test_one_file(mounted, workspace):
     campaign.run(lambda: machines.File(mounted, workspace), 20)
 
 
-def test_two_mounts_and_an_agent(local, mounted, mounted_too, workspace):
-    campaign.run(lambda: machines.Together(local, mounted, mounted_too, workspace), 15)
+def test_two_mounts_and_an_agent(local, mounted, mounted_too, workspace, settle):
+    campaign.run(lambda: machines.Together(local, mounted, mounted_too, workspace, settle), 15)
 
 
 @pytest.mark.long
@@ -40,5 +40,5 @@ def test_one_file_for_long(mounted, workspace):
 
 @pytest.mark.long
 @pytest.mark.timeout(LONG * 20)
-def test_two_mounts_and_an_agent_for_long(local, mounted, mounted_too, workspace):
-    campaign.campaign("two mounts", lambda: machines.Together(local, mounted, mounted_too, workspace), LONG)
+def test_two_mounts_and_an_agent_for_long(local, mounted, mounted_too, workspace, settle):
+    campaign.campaign("two mounts", lambda: machines.Together(local, mounted, mounted_too, workspace, settle), LONG)

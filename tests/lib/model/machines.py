@@ -75,8 +75,8 @@ WHO = st.sampled_from(["first", "second", "agent"])
 class Together(Compared):
     """Two mounts of one workspace, and an agent beside the service: every change is seen by all."""
 
-    def __init__(self, local, first, second, agent):
-        super().__init__(Pairs(local, {"first": first, "second": second, "agent": agent}))
+    def __init__(self, local, first, second, agent, settle):
+        super().__init__(Pairs(local, {"first": first, "second": second, "agent": agent}, settle))
         for call in START:
             self.pairs.call("first", *call)
         for who in ("second", "agent"):

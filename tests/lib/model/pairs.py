@@ -6,8 +6,7 @@ What may be asserted, today and with kernel caches that a journal keeps true:
 - a call sees what earlier calls of the same mount did;
 - what was done on one mount is seen on the others, and in the service's directory, after a barrier
   there: fsync or close of a file, fsync of a directory. Each change is followed by one;
-- what was done in the service's directory is seen on the mounts after `settle`, which has nothing to
-  wait for as long as the kernel keeps nothing.
+- what was done in the service's directory is seen on the mounts after `settle`: the end of a command.
 Memory mappings are not kept alike between machines. What one stored is seen once it was synchronised,
 by mappings that are made afterwards."""
 
