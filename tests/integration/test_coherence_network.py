@@ -190,8 +190,8 @@ def disturbed(service, start_relay, start_mount, workspace, seconds):
     print({name: (worker.done, worker.lost, round(worker.longest, 2)) for name, worker in workers.items()},
           disturbance.counts, f"prompt: {max(prompts) * 1e3:.0f} ms at most")
     assert all(worker.longest < LONGEST for name, worker in workers.items() if name != "git")
-    # Answered without the service; what is left is that the machine is busy.
-    assert max(prompts) < TIMEOUT
+    # Answered without the service, at the latest when the lease is over; and the machine is busy.
+    assert max(prompts) < 15
     harness.wait_until(lambda: mount.stats()["connected"], what="the connection", timeout=20)
     assert harness.find_mount(mount.path)["id"] == mount.row["id"]
     writer.check(workspace / "written")
