@@ -239,7 +239,8 @@ static void on_forgotten(void *context, uint64_t position)
 {
     struct driver *d = context;
     struct coherence *c = d->coherence;
-    if (!c || !c->tag || !d->client)
+    struct client *client = driver_session(d);
+    if (!c || !c->tag || !client)
         return;
     uint64_t now = clock_monotonic_ns();
     if (c->hold_ns > now) {
@@ -249,7 +250,7 @@ static void on_forgotten(void *context, uint64_t position)
     }
     c->held = 0;
     const struct wire_message seen = {.type = WIRE_SEEN, .seen.position = position};
-    (void)client_send(d->client, c->tag, &seen);
+    (void)client_send(client, c->tag, &seen);
 }
 
 static void on_late(evutil_socket_t fd, short what, void *context)
@@ -353,6 +354,8 @@ static void on_expired(evutil_socket_t fd, short what, void *context)
     end_live(d);
 }
 
+static void on_renew(evutil_socket_t fd, short what, void *context);
+
 static void on_pong(void *context, int error, const struct wire_message *reply)
 {
     struct driver *d = context;
@@ -361,6 +364,8 @@ static void on_pong(void *context, int error, const struct wire_message *reply)
     uint64_t end = c->asked_ns + WIRE_LEASE_MS * NSEC_PER_MSEC;
     uint64_t now = clock_monotonic_ns();
     /* An answer that took so long is worth nothing. */
+    if (error == 0 && end <= now)
+        on_renew(-1, 0, d);
     if (error < 0 || !reply->pong.lease || end <= now)
         return;
     c->lease_end_ns = end;
@@ -448,10 +453,17 @@ void coherence_connected(struct driver *d)
     if (!c || c->tag || !d->client)
         return;
     const struct wire_message m = {.type = WIRE_SUBSCRIBE};
-    const struct client_call call = {.reply = on_unsubscribed, .item = on_changes, .context = d};
+    const struct client_call call = {
+        .reply = on_unsubscribed, .item = on_changes, .context = d, .lasting = true};
     int r = client_call(d->client, &m, &call, NULL);
     if (r < 0)
         log_warning("changes are not reported: %s", strerror(-r));
+}
+
+void coherence_resumed(struct driver *d)
+{
+    if (d->coherence)
+        on_renew(-1, 0, d);
 }
 
 void coherence_disconnected(struct driver *d)

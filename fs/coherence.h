@@ -15,8 +15,9 @@
 int coherence_new(struct driver *d, struct fuse_session *session);
 void coherence_free(struct driver *d);
 
-/* There is a connection; there is none any more. */
+/* There is a session; it goes on on another connection; there is none any more. */
 void coherence_connected(struct driver *d);
+void coherence_resumed(struct driver *d);
 void coherence_disconnected(struct driver *d);
 
 /* To be called when an inode may have been made: a directory or symbolic link that has one already,

@@ -10,6 +10,7 @@
 #include "lock.h"
 #include "prune.h"
 #include "request.h"
+#include "supervisor.h"
 
 #define BACKOFF_MIN_MS 100
 #define BACKOFF_MAX_MS 5000
@@ -23,13 +24,17 @@ struct attempt {
     int event_fd;
     bool stop;
     bool finished;
+    bool resumes; /* a session, at this point */
+    struct session_resume point;
     struct client *client;
+    uint64_t abandoned; /* what client's HELLO said of it */
 };
 
 struct connection {
     struct attempt *attempt; /* NULL unless a thread is connecting */
     pthread_t thread;
     struct event *connected;
+    struct event *expire; /* calls in flight, while the session is suspended */
     int event_fd;
     uint8_t service_id[16];
 };
@@ -62,9 +67,11 @@ static void *connect_thread(void *argument)
         struct stream_options options = client_settings_stream(a->settings);
         struct client *client;
         struct failure f;
+        const struct session_resume point = a->point;
+        bool resumes = a->resumes;
         (void)pthread_mutex_unlock(&a->lock);
-        int r = client_connect(&options, DRIVER_AGENT, &client, &f);
-        if (r == 0) {
+        int r = client_connect_again(&options, DRIVER_AGENT, resumes ? &point : NULL, &client, &f);
+        if (r == 0 && !client_peer(client)->resumed) {
             /* Before anything is asked that they are about. */
             r = prune_tell(client, a->rules, &f);
             if (r < 0)
@@ -77,6 +84,7 @@ static void *connect_thread(void *argument)
         (void)pthread_mutex_lock(&a->lock);
         if (r == 0) {
             a->client = client;
+            a->abandoned = point.abandoned;
             break;
         }
         wait_locked(a, backoff_ms);
@@ -114,6 +122,9 @@ static void reconnect(struct driver *d)
     a->settings = d->settings;
     a->rules = d->rules ? visibility_rules_ref(d->rules) : NULL;
     a->event_fd = c->event_fd;
+    a->resumes = d->suspended;
+    if (a->resumes)
+        a->point = client_resume_point(d->suspended);
     int r = pthread_create(&c->thread, NULL, connect_thread, a);
     if (r != 0) {
         log_error("cannot start a thread to connect again: %s", strerror(r));
@@ -124,29 +135,120 @@ static void reconnect(struct driver *d)
     c->attempt = a;
 }
 
-static void lost(void *context, int error, const char *reason)
+/* The session has gone, and with it nodes and handles. */
+static void session_lost(struct driver *d, struct client *client)
 {
-    struct driver *d = context;
-    char text[256];
-    if (!reason)
-        reason = strerror(-error);
-    log_warning("connection to %s lost: %s", d->settings->url,
-                log_escape(reason, strlen(reason), text, sizeof text));
-    struct session_stats stats = client_stats(d->client);
+    struct session_stats stats = client_stats(client);
     d->stats.round_trips += stats.round_trips;
     d->stats.blocking += stats.blocking;
-    client_free(take_ptr(d->client));
+    client_free(client);
     coherence_disconnected(d);
-    /* Nodes and handles of the old connection went with it. */
     d->inodes.connection++;
     d->inodes.forgets.len = 0;
     d->handles.releases.len = 0;
+}
+
+static void log_loss(const struct driver *d, const char *reason)
+{
+    char text[256];
+    log_warning("connection to %s lost: %s", d->settings->url,
+                log_escape(reason, strlen(reason), text, sizeof text));
+}
+
+static void lost(void *context, int error, const char *reason)
+{
+    struct driver *d = context;
+    log_loss(d, reason ? reason : strerror(-error));
+    session_lost(d, take_ptr(d->client));
     reconnect(d);
+}
+
+static void suspended(void *context, const char *reason)
+{
+    struct driver *d = context;
+    uint32_t ms = d->options->timeout_ms;
+    const struct timeval tv = {.tv_sec = ms / 1000, .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
+    log_loss(d, reason);
+    d->suspended = take_ptr(d->client);
+    (void)event_add(d->connection->expire, &tv);
+    reconnect(d);
+}
+
+static void give_up_session(struct driver *d)
+{
+    struct client *client = take_ptr(d->suspended);
+    (void)event_del(d->connection->expire);
+    client_lose(client);
+    session_lost(d, client);
+}
+
+/* Those who wait have waited for as long as they were to. */
+static void on_expire(evutil_socket_t fd, short what, void *context)
+{
+    struct driver *d = context;
+    struct attempt *a = d->connection->attempt;
+    if (!d->suspended)
+        return;
+    d->abandoning = true;
+    d->locks_abandoned = false;
+    client_abandon(d->suspended);
+    d->abandoning = false;
+    /* Locks that may or may not be had: the claim of the next session ends this one's. */
+    if (d->locks_abandoned)
+        give_up_session(d);
+    if (!a)
+        return;
+    (void)pthread_mutex_lock(&a->lock);
+    a->resumes = d->suspended;
+    if (a->resumes)
+        a->point = client_resume_point(d->suspended);
+    (void)pthread_mutex_unlock(&a->lock);
+}
+
+static void give_back_dirents(struct driver *d, const struct wire_list *entries)
+{
+    uint32_t offset = 0;
+    struct bytes element;
+    struct wire_message m;
+    while (wire_list_next(entries, &offset, &element))
+        if (wire_decode(WIRE_DIRENT, element, &m) == 0 && m.dirent.node)
+            inode_give_back(&d->inodes, m.dirent.node, 1);
+}
+
+/* Nobody waits for this answer any more: what it refers to is given back. */
+static void late(void *context, const struct wire_message *m)
+{
+    struct driver *d = context;
+    switch ((uint32_t)m->type) {
+    case WIRE_ENTRY:
+        inode_give_back(&d->inodes, m->entry.node, 1);
+        break;
+    case WIRE_WORKSPACE_ROOT:
+        inode_give_back(&d->inodes, m->workspace_root.node, 1);
+        break;
+    case WIRE_CREATED:
+        inode_give_back(&d->inodes, m->created.node, 1);
+        (void)buffer_append_u64(&d->handles.releases, m->created.handle);
+        break;
+    case WIRE_OPENED:
+        (void)buffer_append_u64(&d->handles.releases, m->opened.handle);
+        break;
+    case WIRE_DIRENTS:
+        give_back_dirents(d, &m->dirents.entries);
+        break;
+    case WIRE_TREE:
+        tree_take(&d->inodes, &m->tree, 0, false);
+        break;
+    default: /* the others refer to nothing */
+        break;
+    }
+    driver_notices_pending(d);
 }
 
 static int attach(struct driver *d, struct client *client)
 {
-    struct client_events events = {.lost = lost, .context = d};
+    struct client_events events = {
+        .lost = lost, .suspended = suspended, .late = late, .context = d};
     int r = client_attach(client, d->base, &events);
     if (r < 0) {
         client_free(client);
@@ -155,7 +257,32 @@ static int attach(struct driver *d, struct client *client)
     if (d->options->timeout_ms)
         client_set_deadline_ms(client, d->options->timeout_ms);
     d->client = client;
+    if (client_peer(client)->features & WIRE_FEATURE_RESUME)
+        supervisor_session(d->supervisor, client_peer(client)->key);
     return 0;
+}
+
+/* The service goes on with the session, as it was when this connection was asked for. */
+static void resume(struct driver *d, struct client *client, uint64_t abandoned)
+{
+    if (!d->suspended || client_resume_point(d->suspended).abandoned != abandoned) {
+        client_discard(client);
+        reconnect(d);
+        return;
+    }
+    if (client_take_stream(d->suspended, client) < 0) {
+        give_up_session(d);
+        reconnect(d);
+        return;
+    }
+    (void)event_del(d->connection->expire);
+    d->client = take_ptr(d->suspended);
+    d->stats.reconnects++;
+    d->stats.resumes++;
+    log_info("connected to %s again; everything goes on", d->settings->url);
+    coherence_resumed(d);
+    driver_notices_pending(d);
+    request_resume_all(d);
 }
 
 static void on_connected(evutil_socket_t fd, short what, void *context)
@@ -169,6 +296,7 @@ static void on_connected(evutil_socket_t fd, short what, void *context)
         return;
     (void)pthread_join(c->thread, NULL);
     struct client *client = take_ptr(a->client);
+    uint64_t abandoned = a->abandoned;
     attempt_free(a);
     c->attempt = NULL;
     if (!client) {
@@ -176,6 +304,12 @@ static void on_connected(evutil_socket_t fd, short what, void *context)
         return;
     }
     const struct session_peer *peer = client_peer(client);
+    if (peer->resumed) {
+        resume(d, client, abandoned);
+        return;
+    }
+    if (d->suspended)
+        give_up_session(d);
     if (memcmp(peer->service_id, c->service_id, sizeof c->service_id) != 0) {
         /* Its files are other files, whatever their names and numbers. */
         log_error("another service answers at %s now; unmount and mount again to use it",
@@ -206,7 +340,8 @@ int connection_start(struct driver *d, struct client *client, struct failure *re
     c->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (c->event_fd >= 0)
         c->connected = event_new(d->base, c->event_fd, EV_READ | EV_PERSIST, on_connected, d);
-    if (!c->connected || event_add(c->connected, NULL) < 0) {
+    c->expire = evtimer_new(d->base, on_expire, d);
+    if (!c->connected || !c->expire || event_add(c->connected, NULL) < 0) {
         client_free(client);
         return failure_set(ret_failure, -ENOMEM, "cannot watch the connection");
     }
@@ -225,6 +360,8 @@ void connection_stop(struct driver *d, bool *ret_left_behind)
     d->stopping = true;
     if (d->client)
         client_free(take_ptr(d->client));
+    if (d->suspended)
+        client_free(take_ptr(d->suspended));
     if (!c)
         return;
     struct attempt *a = c->attempt;
@@ -247,6 +384,8 @@ void connection_stop(struct driver *d, bool *ret_left_behind)
     }
     if (c->connected)
         event_free(c->connected);
+    if (c->expire)
+        event_free(c->expire);
     /* A thread left behind may still write to it: it is closed with the process then. */
     if (!*ret_left_behind)
         close_fd(&c->event_fd);

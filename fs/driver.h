@@ -45,7 +45,10 @@ struct driver {
 
     struct visibility_rules *rules; /* of this mount, as the service has them; NULL: none */
     struct connection *connection;
-    struct client *client; /* NULL while there is no connection */
+    struct client *client;    /* NULL while there is no connection */
+    struct client *suspended; /* meanwhile: its session, which may go on, with calls in flight */
+    bool abandoning;          /* these are being given up, */
+    bool locks_abandoned;     /* and LOCK_SETs were among them */
     struct request_queue waiting;
     struct event *waiting_timer;
     struct table inode_repairs;  /* inode ID -> struct repair under way */
@@ -78,6 +81,7 @@ struct driver {
     struct {
         uint64_t requests[DRIVER_TYPES]; /* sent, by message number */
         uint64_t reconnects;
+        uint64_t resumes;     /* of these, on which the session went on */
         uint64_t round_trips; /* of earlier connections */
         uint64_t blocking;
         uint64_t unlisted; /* entries that rules left out of listings */
@@ -109,6 +113,13 @@ void driver_notices_pending(struct driver *d);
 /* Remembers the thread ID of a workspace root. -ENOMEM. */
 int driver_note_workspace(struct driver *d, struct inode *inode, struct bytes thread_id);
 const struct workspace_ids *driver_workspace(const struct driver *d, const struct inode *inode);
+
+/* The client whose session holds what this mount has at the service: the one there is, or a
+ * suspended one, which sends when it has a connection again. NULL: there is none. */
+static inline struct client *driver_session(const struct driver *d)
+{
+    return d->client ? d->client : d->suspended;
+}
 
 /* Ends the loop; result is the driver's. */
 void driver_end(struct driver *d, int result);

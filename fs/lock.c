@@ -166,6 +166,25 @@ static void answer_request(struct request *r, int error)
         request_reply_ok(r);
 }
 
+static void unlocked_later(void *context, int error, const struct wire_message *reply)
+{
+    struct driver *d = context;
+    d->locks_abandoned |= d->abandoning;
+}
+
+/* The session may go on: what the service unlocks then is noted as unlocked at once. If it does not
+ * the lock has gone with it. */
+static void unlock_later(struct driver *d, const struct inode *i, const struct wire_lock_set *s)
+{
+    struct wire_message m = {.type = WIRE_LOCK_SET, .lock_set = *s};
+    const struct client_call call = {.reply = unlocked_later, .context = d};
+    m.lock_set.node = i->node;
+    m.lock_set.handle = 0;
+    if (d->suspended && repair_inode_current(d, i) &&
+        client_call(d->suspended, &m, &call, NULL) < 0)
+        log_error("out of memory: a lock stays locked at the service");
+}
+
 static void unlocked(struct request *r, int error, const struct wire_message *reply)
 {
     /* With the connection, or if the service has no such file any more, the lock has gone too. */
@@ -180,12 +199,14 @@ static void unlock(struct request *r)
 {
     struct driver *d = r->driver;
     const struct wire_lock_set *s = &r->message.lock_set;
-    if (!find_owner(d, r->inode, s->owner, is_flock(s)))
+    if (!find_owner(d, r->inode, s->owner, is_flock(s))) {
         request_reply_ok(r);
-    else if (d->client && repair_inode_current(d, r->inode))
+    } else if (d->client && repair_inode_current(d, r->inode)) {
         request_send(r, unlocked);
-    else /* fork(), exec() and exit() close descriptors: they must not wait for a service */
+    } else { /* fork(), exec() and exit() close descriptors: they must not wait for a service */
+        unlock_later(d, r->inode, s);
         unlocked(r, -ENOTCONN, NULL);
+    }
 }
 
 static void locked(struct request *r, int error, const struct wire_message *reply)
@@ -350,10 +371,12 @@ void lock_end_flush(struct request *r, uint64_t owner, int error)
     handle_unpin(&d->handles, take_ptr(r->handle));
     r->message = (struct wire_message){.type = WIRE_LOCK_SET};
     whole_file(&r->message.lock_set, owner, false);
-    if (d->client && repair_inode_current(d, i))
+    if (d->client && repair_inode_current(d, i)) {
         request_send(r, flush_unlocked);
-    else
+    } else {
+        unlock_later(d, i, &r->message.lock_set);
         flush_unlocked(r, 0, NULL);
+    }
 }
 
 /* Some owner that locked last through the handle. */

@@ -236,7 +236,7 @@ static int start(struct driver *d, uint32_t *ret_minor, struct failure *f)
         return r;
     struct stream_options options = client_settings_stream(d->settings);
     struct client *client;
-    r = client_connect(&options, DRIVER_AGENT, &client, f);
+    r = client_connect_again(&options, DRIVER_AGENT, NULL, &client, f);
     if (r < 0)
         return r;
     r = check_root(d, client, f);
@@ -324,8 +324,9 @@ static int serve(const struct options *o, const struct client_settings *settings
     struct ready ready = {.outcome = &outcome, .driver = &d, .log_fd = log_fd};
     struct failure f;
     int syslog_fd;
-    int r = supervisor_start(mountpoint, o->foreground && log_fd < 0 ? STDERR_FILENO : log_fd,
-                             &d.supervisor, &syslog_fd, &f);
+    int r =
+        supervisor_start(mountpoint, settings, o->foreground && log_fd < 0 ? STDERR_FILENO : log_fd,
+                         &d.supervisor, &syslog_fd, &f);
     if (r < 0) {
         outcome_failed(&outcome, &f);
         return EXIT_FAILURE;

@@ -108,9 +108,10 @@ static void answer_sync(struct driver *d)
     struct pipeline *p = d->pipeline;
     if (!p->asked_on || p->count)
         return;
-    if (p->asked_on == d->inodes.connection && d->client) {
+    struct client *client = driver_session(d);
+    if (p->asked_on == d->inodes.connection && client) {
         const struct wire_message synced = {.type = WIRE_SYNCED, .synced.number = p->asked_number};
-        (void)client_send(d->client, p->asked_tag, &synced);
+        (void)client_send(client, p->asked_tag, &synced);
         /* What was sent before it does not count for the service any more. */
         p->synced_stamp = ++d->inodes.stamp;
     }

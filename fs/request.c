@@ -251,6 +251,11 @@ static void defer(struct request *r)
     arm_waiting_timer(d);
 }
 
+static bool names_locks(const struct request *r)
+{
+    return r->message.type == WIRE_LOCK_SET || r->message.type == WIRE_LOCK_CLAIM;
+}
+
 static void answered(void *context, int error, const struct wire_message *reply)
 {
     struct request *r = context;
@@ -259,7 +264,11 @@ static void answered(void *context, int error, const struct wire_message *reply)
     if (error == 0) {
         r->done(r, 0, reply);
     } else if (!reply && r->once) {
+        d->locks_abandoned |= d->abandoning && names_locks(r);
         r->done(r, -ENOTCONN, NULL);
+    } else if (d->abandoning) {
+        d->locks_abandoned |= names_locks(r);
+        r->done(r, r->interrupted ? -ECANCELED : -EIO, NULL);
     } else if (reply) {
         r->done(r, request_errno(error), NULL);
     } else if (wire_row(r->message.type)->effect == WIRE_EFFECT_READS &&
@@ -276,7 +285,7 @@ static void answered(void *context, int error, const struct wire_message *reply)
 static void send_cancel(struct request *r)
 {
     const struct wire_message cancel = {.type = WIRE_CANCEL};
-    (void)client_send(r->driver->client, r->tag, &cancel);
+    (void)client_send(driver_session(r->driver), r->tag, &cancel);
 }
 
 /* A request that had to queue behind others has a tag now. */
@@ -372,7 +381,7 @@ void request_cancel(struct request *r)
 {
     struct driver *d = r->driver;
     r->interrupted = true;
-    if (r->tag && d->client) {
+    if (r->tag && driver_session(d)) {
         send_cancel(r);
         return;
     }

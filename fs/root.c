@@ -260,8 +260,8 @@ int root_describe(const struct driver *d, char **ret)
 {
     const struct client_settings *s = d->settings;
     struct session_stats now = {0};
-    if (d->client)
-        now = client_stats(d->client);
+    if (driver_session(d))
+        now = client_stats(driver_session(d));
     json_t *o = json_object(), *stats = json_object(), *visibility = json_object();
     set_string(o, "url", s->url);
     const struct workspace_ids *w = driver_workspace(d, d->inodes.root);
@@ -281,6 +281,7 @@ int root_describe(const struct driver *d, char **ret)
         {"inodes", d->inodes.count - 1},
         {"handles", d->handles.by_id.count},
         {"reconnects", d->stats.reconnects},
+        {"resumes", d->stats.resumes},
         {"unlisted", d->stats.unlisted + d->inodes.tree.unlisted},
         {"hidden", d->stats.hidden + d->inodes.tree.hidden},
         {"read_ahead", d->inodes.tree.count},

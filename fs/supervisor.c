@@ -11,15 +11,17 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "client/client.h"
 #include "mount.h"
 
 #define LOG_LINE_MAX 1024
 
-enum message_kind { MESSAGE_MOUNTED = 1, MESSAGE_UNMOUNTED = 2 };
+enum message_kind { MESSAGE_MOUNTED = 1, MESSAGE_UNMOUNTED = 2, MESSAGE_SESSION = 3 };
 
 struct message {
     uint32_t kind;
     uint32_t minor;
+    uint8_t key[WIRE_KEY_SIZE];
 };
 
 struct supervisor {
@@ -29,10 +31,13 @@ struct supervisor {
 /* What the supervising process knows. */
 struct watch {
     const char *mountpoint;
+    const struct client_settings *settings;
     int control;
     int log; /* -1: none */
     bool mounted;
     uint32_t minor;
+    bool keyed;
+    uint8_t key[WIRE_KEY_SIZE]; /* of the session */
     size_t line_len;
     char line[LOG_LINE_MAX];
 };
@@ -63,6 +68,19 @@ static void say(const char *what, const char *mountpoint, const char *why)
     syslog(LOG_ERR, "%s %s%s", what, mountpoint, why);
 }
 
+/* Asks for it at a point where it never was, which ends it. If the service cannot be reached it
+ * ends by itself. */
+static void end_session(const struct watch *w)
+{
+    struct session_resume point = {.received = UINT64_MAX};
+    struct stream_options options = client_settings_stream(w->settings);
+    struct client *client;
+    struct failure f;
+    memcpy(point.key, w->key, sizeof point.key);
+    if (client_connect_again(&options, "berthfs-guard " BERTH_VERSION, &point, &client, &f) == 0)
+        client_free(client);
+}
+
 static void clean_up(const struct watch *w)
 {
     say("the driver died; unmounting", w->mountpoint, "");
@@ -71,6 +89,8 @@ static void clean_up(const struct watch *w)
     int r = mount_remove(w->mountpoint, w->minor, true);
     if (r < 0)
         say("cannot unmount", w->mountpoint, strerror(-r));
+    if (w->keyed)
+        end_session(w);
 }
 
 static void supervise(struct watch *w)
@@ -89,6 +109,9 @@ static void supervise(struct watch *w)
         if (n == (ssize_t)sizeof m && m.kind == MESSAGE_MOUNTED) {
             w->mounted = true;
             w->minor = m.minor;
+        } else if (n == (ssize_t)sizeof m && m.kind == MESSAGE_SESSION) {
+            w->keyed = true;
+            memcpy(w->key, m.key, sizeof w->key);
         } else if (n == (ssize_t)sizeof m && m.kind == MESSAGE_UNMOUNTED) {
             w->mounted = false;
         } else if (!(n < 0 && errno == EINTR)) {
@@ -142,8 +165,8 @@ static void child(struct watch *w, int log_fd)
     _exit(0);
 }
 
-int supervisor_start(const char *mountpoint, int log_fd, struct supervisor **ret, int *ret_log_fd,
-                     struct failure *f)
+int supervisor_start(const char *mountpoint, const struct client_settings *settings, int log_fd,
+                     struct supervisor **ret, int *ret_log_fd, struct failure *f)
 {
     int control[2], log[2] = {-1, -1};
     if (pipe2(control, O_CLOEXEC) < 0)
@@ -162,7 +185,8 @@ int supervisor_start(const char *mountpoint, int log_fd, struct supervisor **ret
         return failure_set(f, error, "fork: %s", strerror(-error));
     }
     if (pid == 0) {
-        struct watch w = {.mountpoint = mountpoint, .control = control_in, .log = log_in};
+        struct watch w = {
+            .mountpoint = mountpoint, .settings = settings, .control = control_in, .log = log_in};
         child(&w, log_fd);
     }
     /* A full pipe must not stop the driver: rather lose a line. */
@@ -174,17 +198,31 @@ int supervisor_start(const char *mountpoint, int log_fd, struct supervisor **ret
     return 0;
 }
 
+static void send_message(struct supervisor *s, const struct message *m)
+{
+    /* If it died there is nobody to tell, and nobody to clean up after us. */
+    if (write(s->control, m, sizeof *m) != (ssize_t)sizeof *m)
+        log_debug("the supervisor is gone: %s", strerror(errno));
+}
+
 static void tell(struct supervisor *s, enum message_kind kind, uint32_t minor)
 {
-    struct message m = {.kind = kind, .minor = minor};
-    /* If it died there is nobody to tell, and nobody to clean up after us. */
-    if (write(s->control, &m, sizeof m) != (ssize_t)sizeof m)
-        log_debug("the supervisor is gone: %s", strerror(errno));
+    const struct message m = {.kind = kind, .minor = minor};
+    send_message(s, &m);
 }
 
 void supervisor_mounted(struct supervisor *s, uint32_t minor)
 {
     tell(s, MESSAGE_MOUNTED, minor);
+}
+
+void supervisor_session(struct supervisor *s, const uint8_t key[WIRE_KEY_SIZE])
+{
+    struct message m = {.kind = MESSAGE_SESSION};
+    if (!s)
+        return;
+    memcpy(m.key, key, sizeof m.key);
+    send_message(s, &m);
 }
 
 void supervisor_end(struct supervisor *s)

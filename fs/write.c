@@ -99,8 +99,8 @@ void op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     /* Of a handle that was not written to, or was lost with its connection, the service can
      * say nothing: each write has been answered. And since fork() and exec() close
      * descriptors too, this must not wait for a service that is down. */
-    if ((h->dirty || pipeline_handle(r->driver, h->inode) == h) &&
-        repair_handle_current(r->driver, h)) {
+    bool under_way = pipeline_handle(r->driver, h->inode) == h;
+    if ((under_way || (h->dirty && r->driver->client)) && repair_handle_current(r->driver, h)) {
         h->dirty = false;
         request_send(r, flushed);
     } else {

@@ -32,6 +32,7 @@ struct client {
     struct session *session;
     char *url;
     struct client_events events;
+    struct event_base *base; /* once attached */
 
     struct event *readable;
     struct event *writable;
@@ -51,17 +52,25 @@ struct client {
     uint64_t ping_tag; /* 0: none open */
     uint64_t ping_sent_ns;
 
+    uint64_t abandoned; /* requests up to this tag are */
     bool attached;
-    bool blocked; /* the stream takes nothing now; `writable` is pending */
-    bool dead;    /* lost, or being freed: nothing is sent or received any more */
+    bool suspended; /* without a stream, and with a session that can go on */
+    bool blocked;   /* the stream takes nothing now; `writable` is pending */
+    bool dead;      /* lost, or being freed: nothing is sent or received any more */
     bool freed;
     unsigned depth;    /* of callbacks: the memory is kept until they have returned */
     char goodbye[256]; /* the service's last words, escaped; "" if there were none */
+    size_t input_len;  /* of what came behind the greeting and was not fed */
     uint8_t input[INPUT_SIZE];
 };
 
 static void read_input(struct client *c);
 static void lose(struct client *c, int error, const char *reason);
+
+static bool is_over(const struct client *c)
+{
+    return c->dead || c->suspended;
+}
 
 /* --- life ------------------------------------------------------------------------------- */
 
@@ -140,7 +149,7 @@ static void answer_all(struct client *c, int error)
 /* Writes what the stream takes. 0 when nothing is left, -EAGAIN, or another negative errno. */
 static int write_output(struct client *c)
 {
-    for (;;) {
+    while (c->stream) {
         struct bytes out = session_output(c->session);
         if (out.len == 0)
             return 0;
@@ -149,6 +158,7 @@ static int write_output(struct client *c)
             return (int)n;
         session_output_done(c->session, (size_t)n);
     }
+    return -EAGAIN;
 }
 
 static void send_output(struct client *c)
@@ -163,7 +173,7 @@ static void send_output(struct client *c)
     } else if (r < 0) {
         /* Why the service hung up may be there to read. */
         read_input(c);
-        if (!c->dead)
+        if (!is_over(c))
             lose(c, -ECONNRESET, NULL);
     }
 }
@@ -228,6 +238,8 @@ static uint64_t watch_due(const struct client *c)
 
 static void note_call(struct client *c)
 {
+    if (c->suspended)
+        return;
     if (session_open_calls(c->session) == 1)
         c->waiting_since_ns = clock_monotonic_ns();
     arm_watch(c, c->waiting_since_ns, watch_due(c));
@@ -266,7 +278,7 @@ static void watch(struct client *c)
             /* Bytes that came while we were stopped or busy count. */
             looked = true;
             read_input(c);
-            if (c->dead)
+            if (is_over(c))
                 return;
         } else {
             char reason[96];
@@ -413,8 +425,11 @@ static void reply_received(struct client *c, const struct wire_frame *frame)
         return;
     }
     struct pending_call *p = table_get(&c->calls, frame->tag);
-    if (!p)
+    if (!p) {
+        if (c->events.late)
+            c->events.late(c->events.context, &frame->message);
         return;
+    }
     close_call(c, p);
     const struct wire_message *m = &frame->message;
     p->call.reply(p->call.context, m->type == WIRE_ERROR ? -(int)m->error.error : 0, m);
@@ -492,8 +507,10 @@ static void read_input(struct client *c)
     }
     send_queued(c);
     notify_writable(c);
-    if (c->dead)
+    if (is_over(c))
         return;
+    if (session_output(c->session).len > 0)
+        schedule_flush(c); /* an acknowledgement */
     /* TLS may hold decrypted bytes back, for which the descriptor never becomes readable. */
     static const struct timeval at_once = {0};
     if (n != -EAGAIN && evtimer_add(c->resume, &at_once) < 0)
@@ -517,8 +534,29 @@ static void on_command(evutil_socket_t fd, short what, void *context)
         free_event(&c->command);
 }
 
+/* The stream is lost and the session is not, if that is possible. */
+static bool suspend(struct client *c, int error, const char *reason)
+{
+    if (!c->events.suspended || c->freed || c->goodbye[0] || !session_resumable(c->session) ||
+        (error != -ECONNRESET && error != -ETIMEDOUT))
+        return false;
+    char text[512];
+    free_events(c);
+    if (!reason)
+        reason = stream_end_reason(c->stream, text, sizeof text);
+    if (error == -ETIMEDOUT)
+        stream_abandon(c->stream);
+    stream_close(take_ptr(c->stream));
+    c->suspended = true;
+    c->blocked = true;
+    c->events.suspended(c->events.context, reason);
+    return true;
+}
+
 static void lose(struct client *c, int error, const char *reason)
 {
+    if (suspend(c, error, reason))
+        return;
     c->dead = true;
     free_events(c);
     if (error == -ETIMEDOUT)
@@ -535,33 +573,124 @@ static void lose(struct client *c, int error, const char *reason)
 
 /* --- attaching and freeing ----------------------------------------------------------------- */
 
-int client_attach(struct client *c, struct event_base *base, const struct client_events *events)
+static int open_events(struct client *c)
 {
-    assert(!c->attached);
-    if (c->dead)
-        return -ENOTCONN;
     static const struct timeval at_once = {0};
     int fd = stream_fd(c->stream);
     int command_fd = stream_command_fd(c->stream);
-    c->readable = event_new(base, fd, EV_READ | EV_PERSIST, on_readable, c);
-    c->writable = event_new(base, fd, EV_WRITE, on_writable, c);
-    c->resume = evtimer_new(base, on_readable, c);
-    c->flush = event_new(base, -1, 0, on_flush, c);
-    c->watch = evtimer_new(base, on_watch, c);
+    c->readable = event_new(c->base, fd, EV_READ | EV_PERSIST, on_readable, c);
+    c->writable = event_new(c->base, fd, EV_WRITE, on_writable, c);
+    c->resume = evtimer_new(c->base, on_readable, c);
+    c->flush = event_new(c->base, -1, 0, on_flush, c);
+    c->watch = evtimer_new(c->base, on_watch, c);
     if (command_fd >= 0)
-        c->command = event_new(base, command_fd, EV_READ | EV_PERSIST, on_command, c);
+        c->command = event_new(c->base, command_fd, EV_READ | EV_PERSIST, on_command, c);
     if (!c->readable || !c->writable || !c->resume || !c->flush || !c->watch ||
         (command_fd >= 0 && (!c->command || event_add(c->command, NULL) < 0)) ||
         event_add(c->readable, NULL) < 0 || evtimer_add(c->resume, &at_once) < 0) {
         free_events(c);
         return -ENOMEM;
     }
+    c->last_input_ns = clock_monotonic_ns();
+    return 0;
+}
+
+int client_attach(struct client *c, struct event_base *base, const struct client_events *events)
+{
+    assert(!c->attached);
+    if (c->dead)
+        return -ENOTCONN;
+    c->base = base;
+    int r = open_events(c);
+    if (r < 0)
+        return r;
     c->events = *events;
     c->attached = true;
-    c->last_input_ns = clock_monotonic_ns();
     arm_watch(c, c->last_input_ns, watch_due(c));
     schedule_flush(c);
     return 0;
+}
+
+/* --- suspended ----------------------------------------------------------------------------- */
+
+struct session_resume client_resume_point(const struct client *c)
+{
+    struct session_resume point = {.received = session_received(c->session),
+                                   .abandoned = c->abandoned};
+    memcpy(point.key, session_peer(c->session)->key, sizeof point.key);
+    return point;
+}
+
+int client_take_stream(struct client *c, struct client *from)
+{
+    assert(c->suspended && session_peer(from->session)->resumed);
+    int r = session_resume(c->session, session_peer(from->session)->received);
+    if (r == 0) {
+        c->stream = take_ptr(from->stream);
+        r = open_events(c);
+    }
+    if (r < 0) {
+        if (c->stream)
+            from->stream = take_ptr(c->stream);
+        client_discard(from);
+        return r;
+    }
+    size_t len = from->input_len;
+    memcpy(c->input, from->input, len);
+    client_discard(from);
+    c->suspended = c->blocked = false;
+    c->waiting_since_ns = c->ping_sent_ns = c->last_input_ns;
+    arm_watch(c, c->last_input_ns, watch_due(c));
+    /* What it says of a peer that breaks the rules is found when there is more. */
+    if (len > 0)
+        (void)session_feed(c->session, c->input, len);
+    schedule_flush(c);
+    return 0;
+}
+
+void client_abandon(struct client *c)
+{
+    struct pending_call *p;
+    struct pending_list lasting = TAILQ_HEAD_INITIALIZER(lasting);
+    assert(c->suspended);
+    enter(c);
+    c->abandoned = session_last_tag(c->session);
+    while ((p = TAILQ_FIRST(&c->open))) {
+        if (p->call.lasting) {
+            TAILQ_REMOVE(&c->open, p, link);
+            TAILQ_INSERT_TAIL(&lasting, p, link);
+            continue;
+        }
+        close_call(c, p);
+        p->call.reply(p->call.context, -ETIMEDOUT, NULL);
+        free_pending(p);
+    }
+    TAILQ_CONCAT(&c->open, &lasting, link);
+    while ((p = TAILQ_FIRST(&c->queued))) {
+        TAILQ_REMOVE(&c->queued, p, link);
+        p->call.reply(p->call.context, -ETIMEDOUT, NULL);
+        free_pending(p);
+    }
+    leave(c);
+}
+
+void client_lose(struct client *c)
+{
+    assert(c->suspended);
+    enter(c);
+    c->dead = true;
+    answer_all(c, -ECONNRESET);
+    leave(c);
+}
+
+void client_discard(struct client *c)
+{
+    if (!c)
+        return;
+    enter(c);
+    c->dead = c->freed = true;
+    free_events(c);
+    leave(c);
 }
 
 void client_free(struct client *c)
@@ -598,6 +727,23 @@ uint64_t client_setup_ns(const struct client *c)
 
 /* --- without a loop ------------------------------------------------------------------------ */
 
+/* What comes behind a WELCOME may belong to another session. */
+static int feed_greeting(struct client *c, size_t len)
+{
+    size_t used = 0;
+    int r = 0;
+    while (r == 0 && used < len && !session_peer(c->session)->resumed) {
+        size_t n = len - used;
+        if (!session_ready(c->session) && n > session_wanted(c->session))
+            n = session_wanted(c->session);
+        r = session_feed(c->session, c->input + used, n);
+        used += n;
+    }
+    c->input_len = len - used;
+    memmove(c->input, c->input + used, c->input_len);
+    return r;
+}
+
 /* Sends and receives once; waits for the descriptor, until the deadline, if nothing can be
  * done. 0, -ETIMEDOUT, -ECONNRESET, -ENOMEM, -EPROTO. */
 static int step(struct client *c, uint64_t deadline_ns)
@@ -605,7 +751,7 @@ static int step(struct client *c, uint64_t deadline_ns)
     int w = write_output(c);
     ssize_t n = stream_read(c->stream, c->input, sizeof c->input);
     if (n > 0)
-        return session_feed(c->session, c->input, (size_t)n);
+        return feed_greeting(c, (size_t)n);
     if (n != -EAGAIN)
         return n == -ENOMEM ? -ENOMEM : -ECONNRESET;
     if (w < 0 && w != -EAGAIN)
@@ -667,8 +813,9 @@ static int greet(struct client *c, uint64_t deadline_ns, struct failure *f)
                        stream_end_reason(c->stream, text, sizeof text));
 }
 
-int client_connect(const struct stream_options *options, const char *agent, struct client **ret,
-                   struct failure *ret_failure)
+static int connect_with(const struct stream_options *options, const char *agent, uint64_t features,
+                        const struct session_resume *resumes, struct client **ret,
+                        struct failure *ret_failure)
 {
     uint64_t start = clock_monotonic_ns();
     _cleanup_client_ struct client *c = calloc(1, sizeof *c);
@@ -685,9 +832,9 @@ int client_connect(const struct stream_options *options, const char *agent, stru
         .role = SESSION_CLIENT,
         .max_payload = WIRE_PAYLOAD_MAX,
         .window = WINDOW,
-        .features =
-            WIRE_FEATURE_CHANGES | (stream_is_local(c->stream) ? 0 : (uint64_t)WIRE_FEATURE_ZSTD),
+        .features = features | (stream_is_local(c->stream) ? 0 : (uint64_t)WIRE_FEATURE_ZSTD),
         .agent = agent,
+        .resumes = resumes,
     };
     r = session_new(&config, &c->session);
     c->url = strdup(options->url);
@@ -703,6 +850,20 @@ int client_connect(const struct stream_options *options, const char *agent, stru
     c->dead = false;
     *ret = take_ptr(c);
     return 0;
+}
+
+int client_connect(const struct stream_options *options, const char *agent, struct client **ret,
+                   struct failure *ret_failure)
+{
+    return connect_with(options, agent, WIRE_FEATURE_CHANGES, NULL, ret, ret_failure);
+}
+
+int client_connect_again(const struct stream_options *options, const char *agent,
+                         const struct session_resume *resumes, struct client **ret,
+                         struct failure *ret_failure)
+{
+    return connect_with(options, agent, WIRE_FEATURE_CHANGES | WIRE_FEATURE_RESUME, resumes, ret,
+                        ret_failure);
 }
 
 /* Takes the reply of tag from what was received, and drops the rest. */

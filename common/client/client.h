@@ -16,6 +16,11 @@ struct client_events {
      * error: -ECONNRESET (the stream ended or broke), -ETIMEDOUT, -EPROTO, -ENOMEM. The client
      * may be freed in it, as in every other callback; none comes after client_free. */
     void (*lost)(void *context, int error, const char *reason);
+    /* NULL, or instead of lost: the stream is lost, the session is not. Calls stay open until
+     * client_take_stream, client_abandon or client_lose; what is sent meanwhile waits. */
+    void (*suspended)(void *context, const char *reason);
+    /* The reply to a call that was abandoned came after all. */
+    void (*late)(void *context, const struct wire_message *reply);
     void *context;
 };
 
@@ -25,6 +30,31 @@ struct client_events {
  * version. */
 int client_connect(const struct stream_options *options, const char *agent, struct client **ret,
                    struct failure *ret_failure);
+
+/* As client_connect, for a session that can outlive its connection, or (resumes) to go on with one,
+ * of client_resume_point: then client_peer tells whether it goes on. If so, the only use of the new
+ * client is client_take_stream, or client_discard; if not, it is an ordinary one. */
+int client_connect_again(const struct stream_options *options, const char *agent,
+                         const struct session_resume *resumes, struct client **ret,
+                         struct failure *ret_failure);
+
+/* A suspended client: what a HELLO has to say to go on with its session. */
+struct session_resume client_resume_point(const struct client *c);
+
+/* Gives the suspended client the stream of another, which is freed. What was not received is sent
+ * again. A negative errno: the service lacks something that is not kept, or no memory; it stays
+ * suspended. */
+int client_take_stream(struct client *c, struct client *from);
+
+/* A suspended client: answers its calls, but lasting ones, with -ETIMEDOUT. Their requests are not
+ * carried out any more, unless they were received already. */
+void client_abandon(struct client *c);
+
+/* A suspended client: its session is lost; answers its calls with -ECONNRESET. */
+void client_lose(struct client *c);
+
+/* Frees a client without a word to the service. */
+void client_discard(struct client *c);
 
 /* Gives the connected client to an event loop: from now on it may be used on that thread
  * alone. (client_connect may have run on another.) -ENOMEM. */
@@ -60,6 +90,7 @@ struct client_call {
     void (*writable)(void *context, uint64_t tag); /* NULL, or: credit came for items */
     void *context;
     bool blocking; /* somebody waits (see session_stats) */
+    bool lasting;  /* client_abandon leaves it open: nobody waits for its reply */
 };
 
 /* Sends a request. Beyond the service's max_calls (less one, kept for PING) it is copied and

@@ -473,13 +473,14 @@ def test_a_connection_that_the_service_has_not_given_up_yet_does_not_keep_the_lo
     assert other.refused("lock", SETLK, "a", RD, 0, 0) == WOULD_BLOCK
 
 
-def test_a_lock_that_somebody_else_got_is_lost(shaky, run_berth):
+def test_a_lock_that_somebody_else_got_is_lost(shaky, run_berth, service):
     relay, mount, place = shaky
     one, two, other = place.open(0), place.open(0), place.open(1)
     one.lock(SETLK, "a", WR)
     relay.refuse()
-    relay.cut()
+    service.kill()
     wait_until(lambda: not mount.stats()["connected"], what="the connection is lost")
+    service.restart()
     other.lock(SETLK, "a", WR)
     relay.refuse(False)
     reconnected(mount)
