@@ -3,9 +3,10 @@
  * It is sent at once when there is a connection and what it names is known there. If not, it
  * waits: for a connection, at most the mount's timeout, and for the inodes and handles it
  * names to be found again. When the connection is lost before the answer and the session goes on
- * on another, it is carried out once, and answered; but not later than the mount's timeout, after which
- * it fails with EIO. When the session is lost too, a request that only reads is sent once more;
- * one that changes something fails with EIO. Its done function is called exactly once, which may be from within request_send. */
+ * on another, it is carried out once, and answered; but not later than the mount's timeout, after
+ * which it fails with EIO. When the session is lost too, a request that only reads is sent once
+ * more; one that changes something fails with EIO. Its done function is called exactly once, which
+ * may be from within request_send. */
 #pragma once
 
 #define FUSE_USE_VERSION 314
