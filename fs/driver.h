@@ -14,6 +14,7 @@
 struct coherence;
 struct connection;
 struct device;
+struct disk;
 struct interrupts;
 struct pipeline;
 struct prefetch;
@@ -63,6 +64,8 @@ struct driver {
 
     struct prefetch *prefetch; /* NULL: nothing has been asked for in advance */
 
+    struct disk *disk; /* NULL: contents are kept in memory alone */
+
     struct climbs *climbs; /* NULL: there were none (climb.c) */
 
     struct device *device;
@@ -86,8 +89,9 @@ struct driver {
         uint64_t blocking;
         uint64_t unlisted; /* entries that rules left out of listings */
         uint64_t hidden;
-        uint64_t locks_lost;    /* owners whose locks were not to be had again */
-        uint64_t links_refused; /* readlinks answered with EACCES */
+        uint64_t content_received; /* bytes of files in answers to READFILES */
+        uint64_t locks_lost;       /* owners whose locks were not to be had again */
+        uint64_t links_refused;    /* readlinks answered with EACCES */
     } stats;
 
     void (*ready)(void *context); /* the kernel may use the mount */

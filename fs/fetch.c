@@ -1,6 +1,7 @@
 #include "fetch.h"
 
 #include "coherence.h"
+#include "disk.h"
 #include "ops.h"
 #include "prefetch.h"
 
@@ -57,10 +58,8 @@ int fetch_add(struct fetch *f, uint64_t node, uint64_t ino, uint64_t generation,
     return 0;
 }
 
-static void file_answered(struct fetch *f, struct content *c, const struct wire_file *file)
+static void open_waiters(struct driver *d, struct content *c, bool here)
 {
-    struct driver *d = f->driver;
-    bool here = content_take(&d->inodes, c, file, coherence_live(d));
     struct request *next;
     for (struct request *r = take_ptr(c->waiters); r; r = next) {
         next = r->next;
@@ -68,6 +67,18 @@ static void file_answered(struct fetch *f, struct content *c, const struct wire_
         open_fetched(r, here ? c : NULL);
     }
     content_unpin(&d->inodes, c);
+}
+
+static void file_answered(struct fetch *f, struct content *c, const struct wire_file *file)
+{
+    struct driver *d = f->driver;
+    d->stats.content_received += file ? file->data.len : 0;
+    bool here = content_take(&d->inodes, c, file, coherence_live(d));
+    if (here && c->settled) {
+        const struct disk_key key = disk_key_of(&c->attr);
+        disk_put(d->disk, &key, file->data);
+    }
+    open_waiters(d, c, here);
 }
 
 static void fetch_end(struct fetch *f)
@@ -118,4 +129,60 @@ void fetch_send(struct fetch *f)
                                 .flags = f->no_atime ? WIRE_READFILES_NO_ATIME : 0,
                                 .files = wire_list_of(&f->nodes, f->count)};
     request_send(q, answered);
+}
+
+/* --- from disk -------------------------------------------------------------------------- */
+
+struct disk_read {
+    struct driver *driver;
+    struct content *content; /* pinned */
+    struct wire_attr attr;
+};
+
+static void disk_answered(void *context, const struct bytes *data)
+{
+    struct disk_read *q = context;
+    struct driver *d = q->driver;
+    struct content *c = q->content;
+    struct wire_file file = {.flags = WIRE_FILE_SETTLED, .attr = q->attr};
+    file.data = data ? *data : file.data;
+    free(q);
+    bool here = content_take(&d->inodes, c, data ? &file : NULL, coherence_live(d));
+    if (data || d->stopping) {
+        open_waiters(d, c, here);
+        return;
+    }
+    /* It was damaged, or is gone: the service has it. */
+    struct request *r = take_ptr(c->waiters), *next;
+    content_unpin(&d->inodes, c);
+    for (; r; r = next) {
+        next = r->next;
+        r->next = NULL;
+        open_start(r);
+    }
+}
+
+bool fetch_from_disk(struct driver *d, uint64_t ino, uint64_t generation, struct content **ret)
+{
+    struct wire_attr attr;
+    if (!d->disk || !tree_file_attr(&d->inodes, ino, generation, &attr))
+        return false;
+    const struct disk_key key = disk_key_of(&attr);
+    if (!disk_has(d->disk, &key))
+        return false;
+    struct disk_read *q = malloc(sizeof *q);
+    struct content *c;
+    if (!q || content_ask(&d->inodes, ino, generation, false, &c) < 0) {
+        free(q);
+        return false;
+    }
+    *q = (struct disk_read){.driver = d, .content = c, .attr = attr};
+    if (disk_get(d->disk, &key, disk_answered, q) < 0) {
+        (void)content_take(&d->inodes, c, NULL, false);
+        content_unpin(&d->inodes, c);
+        free(q);
+        return false;
+    }
+    *ret = c;
+    return true;
 }

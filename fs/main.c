@@ -13,6 +13,7 @@
 #include "coherence.h"
 #include "connection.h"
 #include "device.h"
+#include "disk.h"
 #include "interrupt.h"
 #include "mount.h"
 #include "names/thread_id.h"
@@ -229,6 +230,18 @@ static int mount_device(struct driver *d, uint32_t *ret_minor, int *ret_fd, stru
     return 0;
 }
 
+/* Before the mount, which could come to lie over it. Without it, the mount has more to ask for. */
+static void open_cache(struct driver *d, struct failure *ret_failure)
+{
+    struct disk_options o = {
+        .url = d->settings->url, .mountpoint = d->mountpoint, .size_max = d->options->cache_size};
+    ret_failure->error = 0;
+    if (!d->options->cache || !o.size_max)
+        return;
+    memcpy(o.service_id, client_peer(d->client)->service_id, sizeof o.service_id);
+    (void)disk_open(&o, d->base, &d->disk, ret_failure);
+}
+
 static int start(struct driver *d, uint32_t *ret_minor, struct failure *f)
 {
     int r = driver_init(d, f);
@@ -253,12 +266,19 @@ static int start(struct driver *d, uint32_t *ret_minor, struct failure *f)
     r = connection_start(d, client, f);
     if (r < 0)
         return r;
+    struct failure cache_failure;
+    open_cache(d, &cache_failure);
     int fd;
     r = mount_device(d, ret_minor, &fd, f);
     if (r < 0)
         return r;
     r = device_start(d, fd, f);
-    return r < 0 ? r : stop_watch(d, *ret_minor, f);
+    if (r < 0)
+        return r;
+    /* A mount that fails has one reason to tell. */
+    if (cache_failure.error)
+        log_warning("no contents of files are kept on disk: %s", cache_failure.text);
+    return stop_watch(d, *ret_minor, f);
 }
 
 /* Connects, mounts, serves, and leaves nothing behind. */
@@ -285,6 +305,7 @@ static int drive(struct driver *d, struct outcome *outcome)
     supervisor_end(take_ptr(d->supervisor));
     bool left_behind = false;
     connection_stop(d, &left_behind);
+    left_behind |= disk_free(take_ptr(d->disk));
     climb_stop(d);
     request_fail_all(d, -EIO);
     stop_free(d);

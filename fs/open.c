@@ -191,13 +191,18 @@ void open_unopened(struct driver *d, const struct inode *file)
             repair_handle(d, h, NULL);
 }
 
-/* Asks for the whole file instead of opening it, and in advance for others. */
+/* Asks the disk, or the service, for the whole file instead of opening it, and then in advance for
+ * others. */
 static bool fetch(struct request *r)
 {
     struct driver *d = r->driver;
     const struct inode *i = r->inode;
     struct fetch *f;
     struct content *c;
+    if (fetch_from_disk(d, i->ino, i->generation, &c)) {
+        c->waiters = r;
+        return true;
+    }
     if (!(i->flags & INODE_SMALL) || !repair_inode_current(d, i) ||
         fetch_new(d, false, r->message.open.flags & WIRE_OPEN_NO_ATIME, &f) < 0)
         return false;
@@ -234,6 +239,12 @@ static bool find_content(struct request *r)
     return true;
 }
 
+void open_start(struct request *r)
+{
+    if (!find_content(r))
+        request_send(r, open_done);
+}
+
 void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct request *r = request_start(req, WIRE_OPEN, NULL, NULL);
@@ -243,8 +254,7 @@ void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     r->direct = wants_direct(r->driver, fi->flags);
     if (device_open_kills_priv(r->driver))
         r->message.open.flags |= WIRE_OPEN_KILL_PRIV;
-    if (!find_content(r))
-        request_send(r, open_done);
+    open_start(r);
 }
 
 static void reply_created(struct request *r, struct inode *i, const struct wire_attr *attr)

@@ -34,6 +34,8 @@ void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 
 /* A request to open a file is answered by its content, or (NULL) by the service. */
 void open_fetched(struct request *r, struct content *c);
+/* Opens a file anew: the content that was to come is not to be had. */
+void open_start(struct request *r);
 /* Timer callback (context: driver): opens what has been open without the service for some time. */
 void open_late(evutil_socket_t fd, short what, void *context);
 /* A file has changed that is open without the service knowing: it is opened there, while it can

@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/distance.h"
+#include "disk.h"
 
 const char options_usage[] =
     "Usage: berthfs [URL] MOUNTPOINT [-f] [-w ID] [-o OPTION,...]\n"
@@ -21,7 +22,7 @@ const char options_usage[] =
     "               workspace=ID, timeout=SECONDS, log=FILE, owner=map|server,\n"
     "               symlinks=contain|contain+translate|verbatim|refuse,\n"
     "               system_prefixes=PATH:PATH..., prune=PROFILE|FILE, locks=server|local,\n"
-    "               cache=yes|no,\n"
+    "               cache=yes|no, cache_size=SIZE,\n"
     "               allow_other, ro, and the usual options of mount(8)\n"
     "  -V           version\n"
     "  -h           this help\n";
@@ -62,8 +63,9 @@ static const struct {
 
 /* Ours that have a value. */
 static const char *const valued[] = {
-    "url", "config", "token_file", "ca_file", "cert_file", "key_file", "workspace",
-    "log", "prune",  "timeout",    "owner",   "locks",     "symlinks", "system_prefixes",
+    "url",      "config",          "token_file", "ca_file", "cert_file", "key_file", "workspace",
+    "cache",    "cache_size",      "log",        "prune",   "timeout",   "owner",    "locks",
+    "symlinks", "system_prefixes",
 };
 
 static const char *const passed_on[] = {"context=", "fscontext=", "defcontext=", "rootcontext="};
@@ -137,6 +139,26 @@ static int set_cache(struct options *o, const char *value, struct failure *f)
         o->cache = false;
     else
         return failure_set(f, -EINVAL, "cache=%s: expected cache=yes or cache=no", value);
+    return 0;
+}
+
+static int set_cache_size(struct options *o, const char *value, struct failure *f)
+{
+    static const char units[] = "KMG";
+    char *end;
+    errno = 0;
+    unsigned long long size = strtoull(value, &end, 10);
+    const char *unit = *end ? strchr(units, *end) : NULL;
+    unsigned shift = unit ? 10 * (unsigned)(unit - units + 1) : 0;
+    bool right = !errno && value[0] >= '0' && value[0] <= '9' && end[unit != NULL] == '\0' &&
+                 size <= DISK_SIZE_MAX >> shift;
+    size <<= right ? shift : 0;
+    if (!right || (size && size < DISK_SIZE_MIN))
+        return failure_set(f, -EINVAL,
+                           "cache_size=%s: expected bytes, from 4M to 64G (K, M and G are powers "
+                           "of 1024), or 0",
+                           value);
+    o->cache_size = size;
     return 0;
 }
 
@@ -217,6 +239,8 @@ static int apply_option(struct options *o, const char *option, struct failure *f
         return set_locks(o, option + strlen("locks="), f);
     if (starts_with(option, "cache="))
         return set_cache(o, option + strlen("cache="), f);
+    if (starts_with(option, "cache_size="))
+        return set_cache_size(o, option + strlen("cache_size="), f);
     if (starts_with(option, "symlinks="))
         return set_symlinks(o, option + strlen("symlinks="), f);
     if (starts_with(option, "system_prefixes="))
@@ -336,8 +360,8 @@ int options_parse(int argc, char *const argv[], bool helper, struct options *ret
         {"foreground", no_argument, NULL, 'f'},    {"workspace", required_argument, NULL, 'w'},
         {"options", required_argument, NULL, 'o'}, {0},
     };
-    struct options o __attribute__((cleanup(options_release))) = {.timeout_ms = OPTIONS_TIMEOUT_MS,
-                                                                  .cache = true};
+    struct options o __attribute__((cleanup(options_release))) = {
+        .timeout_ms = OPTIONS_TIMEOUT_MS, .cache = true, .cache_size = DISK_SIZE_DEFAULT};
     const char *positional[2];
     size_t count = 0;
     optind = 0; /* start anew, and forget an earlier call's state */

@@ -15,10 +15,11 @@ struct options {
     bool fake; /* mount -f: check the options and do nothing */
     bool allow_other;
     bool owner_server;
-    bool locks_local; /* locks hold on this machine alone */
-    bool cache;       /* the kernel keeps what it was told until a change is reported */
-    char *mountpoint; /* as given */
-    char *workspace;  /* thread ID or directory name, or NULL */
+    bool locks_local;    /* locks hold on this machine alone */
+    bool cache;          /* the kernel keeps what it was told until a change is reported */
+    uint64_t cache_size; /* bytes of contents on disk; 0: none */
+    char *mountpoint;    /* as given */
+    char *workspace;     /* thread ID or directory name, or NULL */
     char *log_file;
     char *prune; /* profile or file of visibility rules, or NULL */
     uint32_t timeout_ms;

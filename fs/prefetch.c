@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include "coherence.h"
+#include "disk.h"
 #include "fetch.h"
 
 /* How deep a walk goes. */
@@ -63,11 +64,13 @@ static ssize_t place_index(const struct walk *w, const struct place *p, size_t c
     return (ssize_t)(w->backward ? p->passed : first - 1 - (p->passed - ahead));
 }
 
-static bool is_wanted(struct inode_table *t, const struct wire_dirent *entry)
+static bool is_wanted(struct driver *d, const struct wire_dirent *entry)
 {
+    struct inode_table *t = &d->inodes;
     const struct wire_attr *attr = &entry->attr;
+    const struct disk_key key = disk_key_of(attr);
     if (entry->type != S_IFREG || !entry->node || attr->size > WIRE_FILE_MAX ||
-        content_get(t, attr->ino, attr->generation))
+        content_get(t, attr->ino, attr->generation) || disk_has(d->disk, &key))
         return false;
     /* What the kernel has of it, it has read already. */
     const struct inode *i = inode_identified(t, attr->ino, attr->generation, NULL);
@@ -94,7 +97,7 @@ static bool walk_next(struct driver *d, struct walk *w, size_t *steps, struct wi
         p->passed++;
         tree_read(listing, (size_t)index, ret);
         const struct wire_attr *attr = &ret->attr;
-        if (!p->directories && is_wanted(t, ret))
+        if (!p->directories && is_wanted(d, ret))
             return true;
         if (p->directories && ret->type == S_IFDIR && ret->name.data[0] != '.') {
             const struct tree_directory *below = tree_identified(t, attr->ino, attr->generation);

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "coherence.h"
+#include "disk.h"
 #include "connection.h"
 #include "device.h"
 #include "lock.h"
@@ -262,6 +263,7 @@ int root_describe(const struct driver *d, char **ret)
     struct session_stats now = {0};
     if (driver_session(d))
         now = client_stats(driver_session(d));
+    const struct disk_stats disk = disk_stats(d->disk);
     json_t *o = json_object(), *stats = json_object(), *visibility = json_object();
     set_string(o, "url", s->url);
     const struct workspace_ids *w = driver_workspace(d, d->inodes.root);
@@ -290,6 +292,15 @@ int root_describe(const struct driver *d, char **ret)
         {"content_bytes", d->inodes.content.bytes},
         {"content_used", d->inodes.content.used},
         {"content_unused", d->inodes.content.unused},
+        {"content_received", d->stats.content_received},
+        {"disk_entries", disk.entries},
+        {"disk_read", disk.read},
+        {"disk_read_bytes", disk.read_bytes},
+        {"disk_written", disk.written},
+        {"disk_written_bytes", disk.written_bytes},
+        {"disk_damaged", disk.damaged},
+        {"disk_pending", disk.pending},
+        {"disk_unwritten", disk.unwritten},
         {"links_refused", d->stats.links_refused},
         {"locks", lock_count(d)},
         {"locks_lost", d->stats.locks_lost},

@@ -26,7 +26,7 @@
 #define SEGMENT_SIZE_MAX ((uint64_t)16 << 20)
 /* As many as data of one unit each; what is in use bounds memory of who reads them. */
 #define SEGMENT_SLOTS_MAX (SEGMENT_SIZE_MAX / SEGMENT_UNIT)
-#define SEGMENT_CONTENT_MAX ((size_t)128 << 10)
+#define SEGMENT_CONTENT_MAX ((size_t)512 << 10)
 
 struct segment_service {
     uint8_t id[SEGMENT_DIGEST_SIZE];
