@@ -237,7 +237,7 @@ static void late(void *context, const struct wire_message *m)
         give_back_dirents(d, &m->dirents.entries);
         break;
     case WIRE_TREE:
-        tree_take(&d->inodes, &m->tree, 0, false);
+        tree_take(&d->inodes, &m->tree, 0, 0, false);
         break;
     default: /* the others refer to nothing */
         break;

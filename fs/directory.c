@@ -74,16 +74,43 @@ static bool can_read_ahead(const struct driver *d, const struct inode *directory
     return coherence_live(d) && (directory->flags & INODE_COVERED);
 }
 
-/* Sends r, of r->inode, as a READTREE. */
-static void read_ahead(struct request *r, request_done_fn *done)
+/* When somebody goes through the subdirectories of a directory one by one, those that follow come
+ * with the one that is opened. */
+static int add_following(struct request *r)
 {
-    struct inode *directory = r->inode;
-    bool alone = directory->flags & INODE_READ;
-    r->message = (struct wire_message){
-        .type = WIRE_READTREE,
-        .readtree = {.size = TREE_SIZE, .flags = alone ? WIRE_TREE_ALONE : 0}};
-    int error = tree_asked(&r->driver->inodes);
+    struct inode_table *inodes = &r->driver->inodes;
+    const struct inode *directory = r->inode;
+    struct tree_directory *listing =
+        directory->parent ? tree_find(inodes, directory->parent) : NULL;
+    if (!listing)
+        return 0;
+    ssize_t index = tree_named(inodes, listing, bytes_of(directory->name, directory->name_len));
+    if (index < 0 || !tree_walks(listing, (size_t)index))
+        return 0;
+    uint64_t nodes[WIRE_ALSO_MAX];
+    size_t count = tree_unread(inodes, listing, (size_t)index + 1, nodes, ARRAY_SIZE(nodes));
+    int error = 0;
+    for (size_t i = 0; error == 0 && i < count; i++)
+        error = buffer_append_u64(&r->storage, nodes[i]);
+    return error;
+}
+
+/* Sends r, of `directory`, as a READTREE of what follows cookie. */
+static void read_ahead(struct request *r, struct inode *directory, uint64_t cookie,
+                       request_done_fn *done)
+{
+    bool alone = (directory->flags & INODE_READ) || cookie;
+    int error = cookie ? 0 : add_following(r);
+    r->message = (struct wire_message){.type = WIRE_READTREE,
+                                       .readtree = {.size = TREE_SIZE,
+                                                    .flags = alone ? WIRE_TREE_ALONE : 0,
+                                                    .cookie = cookie,
+                                                    .also = buffer_view(&r->storage)}};
+    if (error == 0)
+        error = tree_asked(&r->driver->inodes);
     if (error < 0) {
+        if (!r->handle)
+            r->handle = take_ptr(r->context);
         request_fail(r, error);
         return;
     }
@@ -97,7 +124,8 @@ static void take_answer(struct request *r, int error, const struct wire_message 
     r->inode->flags &= (uint8_t)~INODE_ASKED;
     if (error == 0) {
         r->inode->flags |= INODE_READ;
-        tree_take(&d->inodes, &reply->tree, r->stamp, can_read_ahead(d, r->inode));
+        tree_take(&d->inodes, &reply->tree, r->message.readtree.cookie, r->stamp,
+                  can_read_ahead(d, r->inode));
         driver_notices_pending(d);
     }
     tree_answered(&d->inodes);
@@ -112,8 +140,9 @@ static void directory_read(struct request *r, int error, const struct wire_messa
 void directory_missed(struct driver *d, struct inode *directory)
 {
     struct request *r;
-    if ((directory->flags & (INODE_ASKED | INODE_READ)) || !can_read_ahead(d, directory) ||
-        tree_find(&d->inodes, directory))
+    const struct tree_directory *listing = tree_find(&d->inodes, directory);
+    bool more = listing ? tree_can_go_on(listing) : !(directory->flags & INODE_READ);
+    if (!more || (directory->flags & INODE_ASKED) || !can_read_ahead(d, directory))
         return;
     /* One look-up does not make it a place where something is done. */
     directory->flags ^= INODE_MISSED;
@@ -123,7 +152,7 @@ void directory_missed(struct driver *d, struct inode *directory)
     r->inode = inode_pin(directory);
     r->quiet = r->once = true;
     r->connection = d->inodes.connection;
-    read_ahead(r, directory_read);
+    read_ahead(r, directory, listing ? tree_cookie(listing) : 0, directory_read);
 }
 
 static void opendir_read(struct request *r, int error, const struct wire_message *reply)
@@ -156,7 +185,7 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         r->inode->flags |= INODE_READ;
         opened_here(r);
     } else {
-        read_ahead(r, opendir_read);
+        read_ahead(r, r->inode, 0, opendir_read);
     }
 }
 
@@ -304,9 +333,9 @@ static void readdir_done(struct request *r, int error, const struct wire_message
 static void fetch(struct request *r, uint64_t cookie, bool first)
 {
     r->offset = cookie;
-    r->message.readdir.cookie = cookie;
-    r->message.readdir.size = first ? FIRST_PAGE : LATER_PAGE;
-    r->message.readdir.plus = r->plus;
+    r->message = (struct wire_message){
+        .type = WIRE_READDIR,
+        .readdir = {.cookie = cookie, .size = first ? FIRST_PAGE : LATER_PAGE, .plus = r->plus}};
     request_send(r, readdir_done);
 }
 
@@ -383,6 +412,32 @@ static bool answer_read_ahead(struct request *r, off_t off, uint64_t cookie)
     return true;
 }
 
+/* The request's handle waits in its context meanwhile: it need not be open at the service. */
+static void readdir_read_on(struct request *r, int error, const struct wire_message *reply)
+{
+    struct inode_table *inodes = &r->driver->inodes;
+    uint64_t cookie = r->message.readtree.cookie;
+    take_answer(r, error, reply);
+    r->handle = take_ptr(r->context);
+    inode_unpin(inodes, take_ptr(r->inode));
+    if (!answer_read_ahead(r, (off_t)r->position, cookie))
+        fetch(r, cookie, true);
+}
+
+/* What was read ahead has been served up to cookie, and is not all: it is asked for more. */
+static bool read_on(struct request *r, uint64_t cookie)
+{
+    struct inode *directory = r->handle->inode;
+    const struct tree_directory *ahead = tree_find(&r->driver->inodes, directory);
+    if (!ahead || !tree_can_go_on(ahead) || tree_cookie(ahead) != cookie ||
+        !can_read_ahead(r->driver, directory))
+        return false;
+    r->context = take_ptr(r->handle);
+    r->inode = inode_pin(directory);
+    read_ahead(r, directory, cookie, readdir_read_on);
+    return true;
+}
+
 static void read_directory(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *fi,
                            bool plus)
 {
@@ -407,7 +462,7 @@ static void read_directory(fuse_req_t req, size_t size, off_t off, struct fuse_f
         fetch(r, cookie, false);
         return;
     }
-    if (!answer_read_ahead(r, off, cookie))
+    if (!answer_read_ahead(r, off, cookie) && !read_on(r, cookie))
         fetch(r, cookie, true);
 }
 

@@ -80,7 +80,7 @@ static void chains_grow(struct inode_table *t, enum inode_index index)
 
 static void chains_add(struct inode_table *t, struct inode *i, enum inode_index index)
 {
-    if (t->count > t->chains[index].capacity)
+    if (t->count > t->chains[index].capacity * 2)
         chains_grow(t, index);
     struct inode **head = chain_head(t, index, hash_of(t, i, index));
     i->next[index] = *head;
@@ -97,6 +97,13 @@ static void chains_remove(struct inode_table *t, struct inode *i, enum inode_ind
     i->next[index] = NULL;
 }
 
+/* The first name has its room in the inode itself; most files have no other, ever. */
+static void name_free(const struct inode *i, char *name)
+{
+    if (name != i->first_name)
+        free(name);
+}
+
 int inode_table_init(struct inode_table *t, uint8_t root_flags)
 {
     *t = (struct inode_table){.last_id = ROOT_ID};
@@ -110,7 +117,7 @@ int inode_table_init(struct inode_table *t, uint8_t root_flags)
             return -ENOMEM;
         }
     }
-    t->root = calloc(1, sizeof *t->root);
+    t->root = calloc(1, sizeof *t->root + 1);
     if (!t->root) {
         inode_table_release(t);
         return -ENOMEM;
@@ -133,7 +140,7 @@ void inode_table_release(struct inode_table *t)
         struct inode *next;
         for (struct inode *i = all->heads[slot]; i; i = next) {
             next = i->next[INODE_BY_ID];
-            free(i->name);
+            name_free(i, i->name);
             free(i);
         }
     }
@@ -261,7 +268,7 @@ static void unname(struct inode_table *t, struct inode *i)
     chains_remove(t, i, INODE_BY_NAME);
     i->parent = NULL;
     i->name_len = 0;
-    free(take_ptr(i->name));
+    name_free(i, take_ptr(i->name));
     inode_unpin(t, parent);
 }
 
@@ -283,12 +290,15 @@ void inode_removed(struct inode_table *t, struct inode *parent, struct bytes nam
 
 static int set_name(struct inode *i, struct bytes name)
 {
-    char *copy = malloc(name.len + 1);
-    if (!copy)
-        return -ENOMEM;
-    memcpy(copy, name.data, name.len);
-    copy[name.len] = '\0';
-    i->name = copy;
+    char *room = i->first_name;
+    if (!bytes_equal(bytes_of_string(i->first_name), name)) {
+        room = malloc(name.len + 1);
+        if (!room)
+            return -ENOMEM;
+        memcpy(room, name.data, name.len);
+        room[name.len] = '\0';
+    }
+    i->name = room;
     i->name_len = (uint8_t)name.len;
     return 0;
 }
@@ -343,12 +353,13 @@ static int hint(struct inode_table *t, struct inode *i, struct inode *parent, st
 static int make(struct inode_table *t, uint64_t node, const struct wire_attr *attr, uint8_t flags,
                 struct inode *parent, struct bytes name, struct inode **ret)
 {
-    struct inode *i = calloc(1, sizeof *i);
+    struct inode *i = calloc(1, sizeof *i + name.len + 1);
     bool placed = has_place(attr->mode);
-    if (!i || (placed && set_name(i, name) < 0)) {
-        free(i);
+    if (!i)
         return -ENOMEM;
-    }
+    memcpy(i->first_name, name.data, name.len);
+    if (placed)
+        (void)set_name(i, name); /* its first: no memory */
     i->id = ++t->last_id;
     i->ino = attr->ino;
     i->generation = attr->generation;
@@ -508,7 +519,7 @@ static void attach_directories(struct inode_table *t, struct inode *list, struct
                 i->name = old_name;
                 i->name_len = old_len;
             } else {
-                free(old_name);
+                name_free(i, old_name);
             }
             i->parent = inode_pin(parent);
         }
@@ -669,7 +680,7 @@ void inode_drop(struct inode_table *t, struct inode *i)
         if (i->connection == t->connection && i->wire_refs)
             inode_give_back(t, i->node, i->wire_refs);
         content_unreferenced(t, i->ino, i->generation);
-        free(i->name);
+        name_free(i, i->name);
         free(i);
         i = parent;
     }

@@ -68,11 +68,12 @@ struct inode {
     uint16_t type;      /* S_IFMT part of the mode */
     uint8_t flags;
     uint8_t name_len;
+    char first_name[]; /* with its NUL: name is this until it is another */
 };
 
 struct inode_chains {
     struct inode **heads;
-    size_t capacity; /* a power of two */
+    size_t capacity; /* a power of two, at least half as many as there are */
 };
 
 /* A rename between directories that may be at work in the kernel. There is one at most, since

@@ -6,47 +6,65 @@
 
 #include "inode.h"
 #include "listing.h"
+#include "tree_entry.h"
 
 #define FIRST_CAPACITY 1024
+
+/* What one answer brought. */
+struct tree_part {
+    struct tree_part *next;
+    struct tree_directory *directory;
+    uint8_t *data; /* entries, packed */
+    size_t size;
+    size_t first; /* index of the first entry */
+    size_t count;
+    struct tree_entry entries[];
+};
 
 struct tree_directory {
     struct tree_directory *newer, *older;
     uint64_t node;
     struct wire_attr attr; /* its own */
-    uint8_t *data;         /* DIRENT elements, each behind its length */
-    uint32_t *names;       /* chains: index + 1 of the first, or 0; NULL: not needed yet */
-    uint32_t size;         /* of data */
-    uint32_t count;
-    uint32_t capacity; /* of names: a power of two */
-    uint32_t stale;
+    struct tree_part *parts, *last;
+    uint32_t *names; /* chains: index + 1 of the first, or 0; NULL: not needed yet */
+    uint64_t cookie; /* of the last entry that was brought, or where it started */
+    size_t count;
+    size_t capacity; /* of names: a power of two */
+    size_t stale;
+    size_t walked; /* behind the last subdirectory that was opened and had no listing */
     bool fresh;    /* attr is right */
-    bool end;      /* data ends with the directory's last entry */
+    bool end;      /* the last entry is the directory's last */
     bool unlisted; /* rules left something out */
-    struct tree_entry entries[];
 };
 
 /* --- entries ------------------------------------------------------------------------- */
 
-static void decode(const struct tree_directory *d, const struct tree_entry *e,
-                   struct wire_message *ret)
+static const uint8_t *data_of(const struct tree_entry *e)
 {
-    const struct wire_list list = {.data = d->data, .len = d->size};
-    uint32_t offset = e->offset;
-    struct bytes element;
-    bool ok =
-        wire_list_next(&list, &offset, &element) && wire_decode(WIRE_DIRENT, element, ret) == 0;
-    assert(ok); /* as it was when it was taken */
-    (void)ok;
+    return e->part->data + e->offset;
+}
+
+static void unpack(const struct tree_entry *e, struct wire_dirent *ret)
+{
+    const struct tree_directory *d = e->part->directory;
+    tree_entry_unpack(data_of(e), d->node, &d->attr, ret);
+}
+
+/* There are few parts: an answer brings thousands of entries. */
+static struct tree_entry *entry_at(const struct tree_directory *d, size_t index)
+{
+    struct tree_part *part = d->parts;
+    while (index - part->first >= part->count)
+        part = part->next;
+    return &part->entries[index - part->first];
 }
 
 void tree_read(const struct tree_directory *directory, size_t index, struct wire_dirent *ret)
 {
-    const struct tree_entry *e = &directory->entries[index];
-    struct wire_message m;
-    decode(directory, e, &m);
+    const struct tree_entry *e = entry_at(directory, index);
+    unpack(e, ret);
     if (!e->fresh)
-        m.dirent.node = 0;
-    *ret = m.dirent;
+        ret->node = 0;
 }
 
 size_t tree_count(const struct tree_directory *directory)
@@ -54,22 +72,23 @@ size_t tree_count(const struct tree_directory *directory)
     return directory->count;
 }
 
-static uint64_t cookie_of(const struct tree_directory *d, size_t index)
+uint64_t tree_cookie(const struct tree_directory *directory)
 {
-    struct wire_message m;
-    decode(d, &d->entries[index], &m);
-    return m.dirent.cookie;
+    return directory->cookie;
 }
 
 ssize_t tree_index(const struct tree_directory *directory, uint64_t cookie, size_t near)
 {
+    size_t count = directory->count;
     if (cookie == 0)
         return 0;
-    if (near > 0 && near <= directory->count && cookie_of(directory, near - 1) == cookie)
-        return (ssize_t)near;
-    for (size_t i = 0; i < directory->count; i++)
-        if (cookie_of(directory, i) == cookie)
+    if (near == 0 || near > count)
+        near = count;
+    for (size_t n = 0; n < count; n++) {
+        size_t i = (near - 1 + n) % count;
+        if (tree_entry_cookie(data_of(entry_at(directory, i))) == cookie)
             return (ssize_t)i + 1;
+    }
     return -ENOENT;
 }
 
@@ -87,9 +106,9 @@ static struct tree_entry **chain_of(const struct inode_table *t, uint64_t ino, u
 
 static struct tree_entry **chain_of_entry(const struct inode_table *t, const struct tree_entry *e)
 {
-    struct wire_message m;
-    decode(e->directory, e, &m);
-    return chain_of(t, m.dirent.attr.ino, m.dirent.attr.generation);
+    struct wire_dirent entry;
+    unpack(e, &entry);
+    return chain_of(t, entry.attr.ino, entry.attr.generation);
 }
 
 /* Makes room for `more` entries. */
@@ -97,7 +116,7 @@ static int files_reserve(struct inode_table *t, size_t more)
 {
     struct tree_store *tree = &t->tree;
     size_t capacity = tree->capacity ? tree->capacity : FIRST_CAPACITY;
-    while (capacity < tree->count + more)
+    while (capacity * 2 < tree->count + more)
         capacity *= 2;
     if (capacity == tree->capacity)
         return 0;
@@ -143,46 +162,78 @@ static void order_add(struct tree_store *tree, struct tree_directory *d)
 
 /* --- dropping --------------------------------------------------------------------------- */
 
+static size_t part_memory(const struct tree_part *p)
+{
+    return sizeof *p + p->count * sizeof p->entries[0] + p->size;
+}
+
+static size_t names_memory(const struct tree_directory *d)
+{
+    return d->capacity * sizeof *d->names;
+}
+
 static size_t memory_of(const struct tree_directory *d)
 {
-    return sizeof *d + d->count * sizeof d->entries[0] + d->size + d->capacity * sizeof *d->names;
+    size_t size = sizeof *d + names_memory(d);
+    for (const struct tree_part *p = d->parts; p; p = p->next)
+        size += part_memory(p);
+    return size;
+}
+
+static void part_free(struct tree_part *p)
+{
+    free(p->data);
+    free(p);
 }
 
 static void directory_free(struct tree_directory *d)
 {
+    struct tree_part *next;
+    for (struct tree_part *p = d->parts; p; p = next) {
+        next = p->next;
+        part_free(p);
+    }
     free(d->names);
-    free(d->data);
     free(d);
 }
 
-/* Gives back or away all its references; it is in no chain. */
-static void pass_references(struct inode_table *t, const struct tree_directory *d)
+/* Gives back or away the references of a part; it is in no chain. */
+static void pass_references(struct inode_table *t, const struct tree_part *p)
 {
-    for (size_t i = 0; i < d->count; i++) {
-        struct wire_message m;
-        decode(d, &d->entries[i], &m);
-        if (!d->entries[i].held)
+    for (size_t i = 0; i < p->count; i++) {
+        struct wire_dirent entry;
+        if (!p->entries[i].held)
             continue;
-        inode_lent_back(t, m.dirent.node, m.dirent.attr.ino, m.dirent.attr.generation);
-        content_unreferenced(t, m.dirent.attr.ino, m.dirent.attr.generation);
+        unpack(&p->entries[i], &entry);
+        inode_lent_back(t, entry.node, entry.attr.ino, entry.attr.generation);
+        content_unreferenced(t, entry.attr.ino, entry.attr.generation);
     }
-    inode_give_back(t, d->node, 1);
+}
+
+static void remove_from_chains(struct inode_table *t, const struct tree_part *p)
+{
+    for (size_t i = 0; i < p->count; i++) {
+        if (!p->entries[i].held)
+            continue;
+        struct tree_entry **link = chain_of_entry(t, &p->entries[i]);
+        while (*link != &p->entries[i])
+            link = &(*link)->same;
+        *link = p->entries[i].same;
+    }
 }
 
 static void drop(struct inode_table *t, struct tree_directory *d)
 {
     struct tree_store *tree = &t->tree;
-    for (size_t i = 0; i < d->count; i++) {
-        struct tree_entry **link = chain_of_entry(t, &d->entries[i]);
-        while (*link != &d->entries[i])
-            link = &(*link)->same;
-        *link = d->entries[i].same;
-    }
+    for (const struct tree_part *p = d->parts; p; p = p->next)
+        remove_from_chains(t, p);
     tree->count -= d->count;
     tree->bytes -= memory_of(d);
     (void)table_take(&tree->directories, identity_key(t, d->attr.ino, d->attr.generation));
     order_remove(tree, d);
-    pass_references(t, d);
+    for (const struct tree_part *p = d->parts; p; p = p->next)
+        pass_references(t, p);
+    inode_give_back(t, d->node, 1);
     directory_free(d);
 }
 
@@ -198,13 +249,13 @@ static void take_away(struct inode_table *t, uint64_t ino, uint64_t generation, 
     if (!t->tree.count)
         return;
     for (struct tree_entry *e = *chain_of(t, ino, generation); e; e = e->same) {
-        struct wire_message m;
+        struct wire_dirent entry;
         if (!e->fresh)
             continue;
-        decode(e->directory, e, &m);
-        if (m.dirent.attr.ino == ino && m.dirent.attr.generation == generation) {
+        unpack(e, &entry);
+        if (entry.attr.ino == ino && entry.attr.generation == generation) {
             e->fresh = false;
-            e->directory->stale++;
+            e->part->directory->stale++;
         }
     }
 }
@@ -265,69 +316,163 @@ static bool stays_right(const struct wire_dirent *entry)
            (S_ISDIR(attr->mode) || attr->nlink <= 1);
 }
 
-static void add_entries(struct inode_table *t, struct tree_directory *d)
+/* Packs the entries of an answer into a part that has room for them. */
+static int fill(struct inode_table *t, struct tree_part *p, const struct wire_list *list)
 {
-    const struct wire_list list = {.data = d->data, .len = d->size};
-    uint32_t offset = 0, at = 0;
+    const struct tree_directory *d = p->directory;
+    _cleanup_buffer_ struct buffer data = {0};
+    uint32_t offset = 0;
     struct bytes element;
-    for (; wire_list_next(&list, &offset, &element); at = offset) {
-        struct wire_message m;
-        if (wire_decode(WIRE_DIRENT, element, &m) < 0)
+    struct wire_message m;
+    while (wire_list_next(list, &offset, &element)) {
+        if (wire_decode(WIRE_DIRENT, element, &m) < 0 || !listing_name_fits(m.dirent.name))
             continue;
-        if (!listing_name_fits(m.dirent.name)) {
-            if (m.dirent.node)
-                inode_give_back(t, m.dirent.node, 1);
-            continue;
-        }
-        struct tree_entry *e = &d->entries[d->count++];
-        *e = (struct tree_entry){.directory = d,
-                                 .offset = at,
-                                 .held = m.dirent.node != 0,
-                                 .fresh = stays_right(&m.dirent)};
-        struct tree_entry **chain = chain_of(t, m.dirent.attr.ino, m.dirent.attr.generation);
-        e->same = *chain;
-        *chain = e;
+        if (buffer_reserve(&data, TREE_ENTRY_MAX) < 0)
+            return -ENOMEM;
+        p->entries[p->count++] = (struct tree_entry){.part = p,
+                                                     .offset = (uint32_t)data.len,
+                                                     .held = m.dirent.node != 0,
+                                                     .fresh = stays_right(&m.dirent)};
+        data.len += tree_entry_pack(&m.dirent, d->node, &d->attr, data.data + data.len);
     }
+    p->size = data.len;
+    p->data = malloc(data.len ? data.len : 1);
+    if (!p->data)
+        return -ENOMEM;
+    if (data.len)
+        memcpy(p->data, data.data, data.len);
+    return 0;
+}
+
+static int part_new(struct inode_table *t, struct tree_directory *d, const struct wire_list *list,
+                    struct tree_part **ret)
+{
+    struct tree_part *p = calloc(1, sizeof *p + list->count * sizeof p->entries[0]);
+    if (!p)
+        return -ENOMEM;
+    p->directory = d;
+    p->first = d->count;
+    int r = files_reserve(t, list->count);
+    if (r == 0)
+        r = fill(t, p, list);
+    if (r < 0) {
+        part_free(p);
+        return r;
+    }
+    *ret = p;
+    return 0;
+}
+
+/* References of names that no entry was made of. */
+static void give_back_unfit(struct inode_table *t, const struct wire_list *list)
+{
+    uint32_t offset = 0;
+    struct bytes element;
+    struct wire_message m;
+    while (wire_list_next(list, &offset, &element))
+        if (wire_decode(WIRE_DIRENT, element, &m) == 0 && m.dirent.node &&
+            !listing_name_fits(m.dirent.name))
+            inode_give_back(t, m.dirent.node, 1);
+}
+
+static uint32_t *name_chain(const struct inode_table *t, const struct tree_directory *d,
+                            struct bytes name)
+{
+    return &d->names[inode_hash_name(t, name) & (d->capacity - 1)];
+}
+
+static void index_part(const struct inode_table *t, const struct tree_directory *d,
+                       struct tree_part *p)
+{
+    for (size_t i = 0; i < p->count; i++) {
+        uint32_t *chain = name_chain(t, d, tree_entry_name(data_of(&p->entries[i])));
+        p->entries[i].next_name = *chain;
+        *chain = (uint32_t)(p->first + i + 1);
+    }
+}
+
+/* Appends a part, which has room in the chains of identities. */
+static void attach(struct inode_table *t, struct tree_directory *d, struct tree_part *p,
+                   const struct wire_tree_directory *from)
+{
+    struct tree_store *tree = &t->tree;
+    *(d->last ? &d->last->next : &d->parts) = p;
+    d->last = p;
+    d->count += p->count;
+    d->end = from->end;
+    d->unlisted |= from->unlisted > 0;
+    if (p->count)
+        d->cookie = tree_entry_cookie(data_of(&p->entries[p->count - 1]));
+    for (size_t i = 0; i < p->count; i++) {
+        if (!p->entries[i].held)
+            continue;
+        struct tree_entry **chain = chain_of_entry(t, &p->entries[i]);
+        p->entries[i].same = *chain;
+        *chain = &p->entries[i];
+    }
+    tree->count += p->count;
+    tree->bytes += part_memory(p);
+    if (d->names && d->count > d->capacity) {
+        tree->bytes -= names_memory(d);
+        d->capacity = 0;
+        free(take_ptr(d->names));
+    }
+    if (d->names)
+        index_part(t, d, p);
+    give_back_unfit(t, &from->entries);
+}
+
+static void make_room(struct inode_table *t)
+{
+    while (t->tree.bytes > TREE_MEMORY_MAX && t->tree.oldest != t->tree.newest)
+        drop(t, t->tree.oldest);
 }
 
 /* -ENOMEM: nothing was taken. */
 static int add(struct inode_table *t, const struct wire_tree_directory *from)
 {
     struct tree_store *tree = &t->tree;
-    const struct wire_list *list = &from->entries;
-    struct tree_directory *d = calloc(1, sizeof *d + list->count * sizeof d->entries[0]);
-    uint8_t *data = malloc(list->len ? list->len : 1);
-    int r = d && data ? files_reserve(t, list->count) : -ENOMEM;
-    if (r == 0) {
-        struct tree_directory *old = find(t, from->attr.ino, from->attr.generation);
-        if (old)
-            drop(t, old);
-        struct tree_directory *other =
-            table_get(&tree->directories, identity_key(t, from->attr.ino, from->attr.generation));
-        if (other)
-            drop(t, other);
-        r = table_put(&tree->directories, identity_key(t, from->attr.ino, from->attr.generation), d,
-                      NULL);
-    }
-    if (r < 0) {
-        free(data);
-        free(d);
-        return r;
-    }
-    memcpy(data, list->data, list->len);
+    uint64_t key = identity_key(t, from->attr.ino, from->attr.generation);
+    struct tree_directory *d = calloc(1, sizeof *d);
+    struct tree_part *p = NULL;
+    if (!d)
+        return -ENOMEM;
     d->node = from->node;
     d->attr = from->attr;
     d->fresh = true;
-    d->data = data;
-    d->size = list->len;
-    d->end = from->end;
-    d->unlisted = from->unlisted > 0;
-    add_entries(t, d);
-    tree->count += d->count;
-    tree->bytes += memory_of(d);
+    int r = part_new(t, d, &from->entries, &p);
+    if (r == 0) {
+        struct tree_directory *old = table_get(&tree->directories, key);
+        if (old)
+            drop(t, old);
+        r = table_put(&tree->directories, key, d, NULL);
+    }
+    if (r < 0) {
+        if (p)
+            part_free(p);
+        free(d);
+        return r;
+    }
+    tree->bytes += sizeof *d;
     order_add(tree, d);
-    while (tree->bytes > TREE_MEMORY_MAX && tree->oldest != tree->newest)
-        drop(t, tree->oldest);
+    attach(t, d, p, from);
+    make_room(t);
+    return 0;
+}
+
+/* Goes on with a listing behind cookie. -ESTALE: it is not there any more, or has gone on. */
+static int extend(struct inode_table *t, const struct wire_tree_directory *from, uint64_t cookie)
+{
+    struct tree_directory *d = find(t, from->attr.ino, from->attr.generation);
+    struct tree_part *p;
+    if (!d || d->end || d->cookie != cookie)
+        return -ESTALE;
+    int r = part_new(t, d, &from->entries, &p);
+    if (r < 0)
+        return r;
+    attach(t, d, p, from);
+    inode_give_back(t, from->node, 1); /* it has one */
+    make_room(t);
     return 0;
 }
 
@@ -339,7 +484,8 @@ static void replay(struct inode_table *t, uint64_t stamp)
             take_away(t, tree->recent[i].ino, tree->recent[i].generation, tree->recent[i].names);
 }
 
-void tree_take(struct inode_table *t, const struct wire_tree *reply, uint64_t stamp, bool keep)
+void tree_take(struct inode_table *t, const struct wire_tree *reply, uint64_t cookie,
+               uint64_t stamp, bool keep)
 {
     uint32_t offset = 0;
     struct bytes element;
@@ -351,8 +497,10 @@ void tree_take(struct inode_table *t, const struct wire_tree *reply, uint64_t st
         const struct wire_tree_directory *from = &m.tree_directory;
         t->tree.unlisted += from->unlisted;
         t->tree.hidden += from->hidden;
-        if (!keep || !(from->attr.flags & WIRE_ATTR_COVERED) || add(t, from) < 0)
+        if (!keep || !(from->attr.flags & WIRE_ATTR_COVERED) ||
+            (cookie ? extend(t, from, cookie) : add(t, from)) < 0)
             give_back_all(t, from);
+        cookie = 0; /* the others are from their start */
     }
     replay(t, stamp);
 }
@@ -397,13 +545,13 @@ struct tree_directory *tree_identified(const struct inode_table *t, uint64_t ino
 }
 
 static const struct tree_entry *find_file(const struct inode_table *t, uint64_t ino,
-                                          uint64_t generation, bool fresh, struct wire_message *ret)
+                                          uint64_t generation, bool fresh, struct wire_dirent *ret)
 {
     const struct tree_entry *e = t->tree.count ? *chain_of(t, ino, generation) : NULL;
     for (; e; e = e->same) {
-        decode(e->directory, e, ret);
-        if ((fresh ? e->fresh : e->held) && ret->dirent.attr.ino == ino &&
-            ret->dirent.attr.generation == generation)
+        unpack(e, ret);
+        if ((fresh ? e->fresh : e->held) && ret->attr.ino == ino &&
+            ret->attr.generation == generation)
             break;
     }
     return e;
@@ -412,17 +560,17 @@ static const struct tree_entry *find_file(const struct inode_table *t, uint64_t 
 bool tree_file_attr(const struct inode_table *t, uint64_t ino, uint64_t generation,
                     struct wire_attr *ret)
 {
-    struct wire_message m;
-    if (!find_file(t, ino, generation, true, &m))
+    struct wire_dirent entry;
+    if (!find_file(t, ino, generation, true, &entry))
         return false;
-    *ret = m.dirent.attr;
+    *ret = entry.attr;
     return true;
 }
 
 bool tree_has_file(const struct inode_table *t, uint64_t ino, uint64_t generation)
 {
-    struct wire_message m;
-    return find_file(t, ino, generation, false, &m);
+    struct wire_dirent entry;
+    return find_file(t, ino, generation, false, &entry);
 }
 
 const struct wire_attr *tree_attr(const struct tree_directory *directory)
@@ -442,32 +590,21 @@ bool tree_has_all_names(const struct tree_directory *directory)
 
 bool tree_is_stale(const struct tree_directory *directory)
 {
-    return directory->stale > TREE_STALE_MAX;
-}
-
-static uint32_t *name_chain(const struct inode_table *t, const struct tree_directory *d,
-                            struct bytes name)
-{
-    return &d->names[inode_hash_name(t, name) & (d->capacity - 1)];
+    return directory->stale > TREE_STALE_MAX + directory->count / TREE_STALE_PART;
 }
 
 static int index_names(struct inode_table *t, struct tree_directory *d)
 {
-    uint32_t capacity = 4;
+    size_t capacity = 4;
     while (capacity < d->count)
         capacity *= 2;
     d->names = calloc(capacity, sizeof *d->names);
     if (!d->names)
         return -ENOMEM;
     d->capacity = capacity;
-    t->tree.bytes += capacity * sizeof *d->names;
-    for (uint32_t i = 0; i < d->count; i++) {
-        struct wire_message m;
-        decode(d, &d->entries[i], &m);
-        uint32_t *chain = name_chain(t, d, m.dirent.name);
-        d->entries[i].next_name = *chain;
-        *chain = i + 1;
-    }
+    t->tree.bytes += names_memory(d);
+    for (struct tree_part *p = d->parts; p; p = p->next)
+        index_part(t, d, p);
     return 0;
 }
 
@@ -476,12 +613,37 @@ ssize_t tree_named(struct inode_table *t, struct tree_directory *directory, stru
     int r = directory->names ? 0 : index_names(t, directory);
     if (r < 0)
         return r;
-    for (uint32_t at = *name_chain(t, directory, name); at;
-         at = directory->entries[at - 1].next_name) {
-        struct wire_message m;
-        decode(directory, &directory->entries[at - 1], &m);
-        if (bytes_equal(m.dirent.name, name))
+    const struct tree_entry *e;
+    for (uint32_t at = *name_chain(t, directory, name); at; at = e->next_name) {
+        e = entry_at(directory, at - 1);
+        if (bytes_equal(tree_entry_name(data_of(e)), name))
             return (ssize_t)at - 1;
     }
     return -ENOENT;
+}
+
+bool tree_can_go_on(const struct tree_directory *directory)
+{
+    return !directory->end && directory->count && memory_of(directory) < TREE_MEMORY_MAX / 2;
+}
+
+bool tree_walks(struct tree_directory *directory, size_t index)
+{
+    bool walks = directory->walked && index >= directory->walked;
+    directory->walked = index + 1;
+    return walks;
+}
+
+size_t tree_unread(const struct inode_table *t, const struct tree_directory *directory,
+                   size_t index, uint64_t *ret, size_t max)
+{
+    size_t n = 0;
+    for (; index < directory->count && n < max; index++) {
+        struct wire_dirent entry;
+        unpack(entry_at(directory, index), &entry);
+        if (entry.node && S_ISDIR(entry.attr.mode) &&
+            !find(t, entry.attr.ino, entry.attr.generation))
+            ret[n++] = entry.node;
+    }
+    return n;
 }

@@ -23,22 +23,26 @@
 struct inode;
 struct inode_table;
 
-/* Memory of all listings, about 200 bytes an entry; the one used longest ago makes room. Stops a
+/* Memory of all listings, about 100 bytes an entry; the one used longest ago makes room, and one
+ * alone takes no more than half of it. Stops a
  * walk over a large tree, or a service that sends one without end, from taking all memory. */
 #define TREE_MEMORY_MAX ((size_t)64 << 20)
 
 /* Changes noted while answers are on their way; past that they are not kept. Bounds memory. */
 #define TREE_RECENT_MAX 1024
 
-/* With more entries whose attributes were taken away, a listing is worth being asked for again. */
+/* With more entries whose attributes were taken away, and one of so many, a listing is worth being
+ * asked for again. */
 #define TREE_STALE_MAX 16
+#define TREE_STALE_PART 64
 
 struct tree_directory;
+struct tree_part;
 
 struct tree_entry {
-    struct tree_entry *same; /* chain of identities */
-    struct tree_directory *directory;
-    uint32_t offset : 30; /* of its element in the directory's list */
+    struct tree_entry *same; /* chain of identities: of those with a reference */
+    struct tree_part *part;
+    uint32_t offset : 30; /* in the part's data */
     uint32_t held : 1;    /* it has a reference */
     uint32_t fresh : 1;   /* its attributes are right */
     uint32_t next_name;   /* chain of names: index + 1, or 0 */
@@ -53,7 +57,7 @@ struct tree_store {
     struct table directories; /* hash of identity -> struct tree_directory */
     struct tree_directory *newest, *oldest;
     struct tree_entry **files; /* chains, by identity */
-    size_t capacity;           /* of files: 0 or a power of two */
+    size_t capacity;           /* of files: 0 or a power of two, at least half of count */
     size_t count;              /* entries */
     size_t bytes;
     size_t asked; /* requests under way */
@@ -67,9 +71,11 @@ struct tree_store {
 int tree_asked(struct inode_table *t);
 void tree_answered(struct inode_table *t);
 
-/* Takes over an answer with its references; before tree_answered. stamp: inode_table.stamp when it
- * was asked for. keep: changes are reported; if not, all is given back. */
-void tree_take(struct inode_table *t, const struct wire_tree *reply, uint64_t stamp, bool keep);
+/* Takes over an answer with its references; before tree_answered. cookie: where its first directory
+ * goes on, or 0. stamp: inode_table.stamp when it was asked for. keep: changes are reported; if
+ * not, all is given back. */
+void tree_take(struct inode_table *t, const struct wire_tree *reply, uint64_t cookie,
+               uint64_t stamp, bool keep);
 
 /* A file, or (names) a directory's names, have changed, whether they are known or not. Takes away
  * the file's content too (content.h). */
@@ -103,6 +109,17 @@ bool tree_is_complete(const struct tree_directory *directory);
 bool tree_has_all_names(const struct tree_directory *directory);
 /* The attributes of many entries were taken away. */
 bool tree_is_stale(const struct tree_directory *directory);
+
+/* It does not have all entries, but room for more, which follow tree_cookie. */
+bool tree_can_go_on(const struct tree_directory *directory);
+uint64_t tree_cookie(const struct tree_directory *directory);
+
+/* A subdirectory, the entry at index, is opened that has no listing: true when it is not the first,
+ * and behind the one before: somebody goes through them all. */
+bool tree_walks(struct tree_directory *directory, size_t index);
+/* Nodes of the subdirectories from index on that have no listing, at most max; returns how many. */
+size_t tree_unread(const struct inode_table *t, const struct tree_directory *directory,
+                   size_t index, uint64_t *ret, size_t max);
 
 /* The entries have indices from 0, in the directory's own order. Of the one behind that with this
  * cookie (0: the first), near being a guess; -ENOENT: there is none with this cookie. */

@@ -25,7 +25,8 @@
 #define WIRE_LOCK_END INT64_MAX /* last byte of a lock that goes to the end, wherever that is */
 #define WIRE_LOCK_WAITS_MAX 256 /* LOCK_SETs of one connection that may wait at a time */
 #define WIRE_PAYLOAD_MAX \
-    0x400000 /* no frame is larger, whatever the table: bounds one frame's memory */
+    0x400000              /* no frame is larger, whatever the table: bounds one frame's memory */
+#define WIRE_ALSO_MAX 512 /* directories that a READTREE names beside the first; 8 bytes each */
 #define WIRE_ATTR_SIZE 108
 #define WIRE_KEY_SIZE 16 /* bytes of a session's key: nobody guesses it */
 

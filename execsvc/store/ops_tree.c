@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 /* Directories that one request looks at, sent or not. Stops a tree of empty or of huge ones from
  * holding a worker for long. As many as a TREE holds. */
@@ -115,6 +116,19 @@ static int enqueue_directories(struct walk *w, uint32_t count)
     return r;
 }
 
+/* nodes: u64 each, as on the wire. */
+static int enqueue_named(struct walk *w, struct bytes nodes)
+{
+    int r = 0;
+    for (size_t at = 0; r == 0 && at < nodes.len; at += sizeof(uint64_t)) {
+        uint64_t node = 0;
+        for (size_t i = 0; i < sizeof node; i++)
+            node |= (uint64_t)nodes.data[at + i] << (8 * i);
+        r = buffer_append(&w->queue, &node, sizeof node);
+    }
+    return r;
+}
+
 static int append_directory(struct walk *w, const struct listing *l, bool end)
 {
     struct wire_message m = {.type = WIRE_TREE_DIRECTORY,
@@ -164,8 +178,10 @@ static int add_open(struct walk *w, struct listing *l, bool first)
     return r;
 }
 
-/* Adds a directory, if it is to be in the list. -E2BIG: it is not; other errors are its own. */
-static int add_directory(struct walk *w, uint64_t number, bool first, uint32_t *ret_count)
+/* Adds a directory, or what follows cookie in it, if it is to be in the list. -E2BIG: it is not;
+ * other errors are its own. */
+static int add_directory(struct walk *w, uint64_t number, bool first, uint64_t cookie,
+                         uint32_t *ret_count)
 {
     _cleanup_node_ struct node *dir = NULL;
     _cleanup_close_ int fd = -1;
@@ -184,6 +200,8 @@ static int add_directory(struct walk *w, uint64_t number, bool first, uint32_t *
         r = -E2BIG;
     if (r == 0)
         r = open_directory(dir, &fd);
+    if (r == 0 && cookie && lseek(fd, (off_t)cookie, SEEK_SET) < 0)
+        r = -errno;
     /* Before its names are read: what changes from here on is reported. */
     if (r == 0)
         r = node_hold(w->session, dir);
@@ -203,23 +221,26 @@ static int add_directory(struct walk *w, uint64_t number, bool first, uint32_t *
 
 OPERATION(readtree)
 {
-    if (m->readtree.flags & ~(uint32_t)WIRE_TREE_ALONE)
+    const struct wire_readtree *asked = &m->readtree;
+    if ((asked->flags & ~(uint32_t)WIRE_TREE_ALONE) || asked->also.len % sizeof(uint64_t) ||
+        asked->cookie > INT64_MAX)
         return -EINVAL;
     _cleanup_walk_ struct walk w = {.session = session,
                                     .list = &ret->storage,
-                                    .size = m->readtree.size < LISTING_SIZE_MAX ? m->readtree.size
-                                                                                : LISTING_SIZE_MAX};
+                                    .size = asked->size < LISTING_SIZE_MAX ? asked->size
+                                                                           : LISTING_SIZE_MAX};
     uint32_t count;
-    int r = add_directory(&w, m->readtree.node, true, &count);
+    int r = add_directory(&w, asked->node, true, asked->cookie, &count);
     if (r < 0)
         return r == -E2BIG ? -EINVAL : r;
-    if (!(m->readtree.flags & WIRE_TREE_ALONE))
+    r = enqueue_named(&w, asked->also);
+    if (r == 0 && !(asked->flags & WIRE_TREE_ALONE))
         r = enqueue_directories(&w, count);
     for (size_t at = 0; r != -ENOMEM && at < w.queue.len; at += sizeof(uint64_t)) {
         uint64_t number;
         memcpy(&number, w.queue.data + at, sizeof number);
-        r = add_directory(&w, number, false, &count);
-        if (r == 0)
+        r = add_directory(&w, number, false, 0, &count);
+        if (r == 0 && !(asked->flags & WIRE_TREE_ALONE))
             r = enqueue_directories(&w, count);
     }
     /* What is in the list has been counted as given, whatever came after it. */

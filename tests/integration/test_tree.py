@@ -137,8 +137,32 @@ def test_a_small_directory_is_not_held_up_by_a_large_one(workspace, through_rela
     # And in its own directory, too.
     cost = count(lambda: os.listdir(mount.path))
     assert cost["bytes"] < 30000, cost
+    # The large one comes in parts, with the attributes of its files.
+    cost = count(lambda: subprocess.run(["ls", "-l", mount.path / "large"], check=True, capture_output=True,
+                                        timeout=200))
+    print(cost)
+    assert cost["blocking"] < 20 and cost["kinds"]["READTREE"] < 15, cost
     assert len(os.listdir(mount.path / "large")) == 50000
-    assert mount.stats()["read_ahead_bytes"] < 4 << 20
+    assert mount.stats()["read_ahead"] > 50000
+    assert mount.stats()["read_ahead_bytes"] < 120 * 50000
+
+
+@pytest.mark.slow
+def test_a_walk_of_many_directories_brings_many_at_a_time(workspace, through_relay):
+    """15,000 files in 150 directories: more than one answer holds."""
+    for number in range(150):
+        directory = workspace / f"part{number % 3}" / f"directory{number}"
+        directory.mkdir(parents=True)
+        for file in range(100):
+            (directory / f"file{file}").touch()
+    mount, count = through_relay()
+    found = []
+    cost = count(lambda: found.append(find(mount.path)))
+    print(cost)
+    assert inodes(found[0]) == inodes(find(workspace))
+    assert cost["kinds"]["READTREE"] < 12, cost
+    assert cost["kinds"].get("LOOKUP", 0) < 10 and cost["blocking"] < 60, cost
+    assert set(count(lambda: find(mount.path))["kinds"]) <= {"STATFS", "PING"}
 
 
 def test_unlisted_trees_are_not_sent(workspace, through_relay):

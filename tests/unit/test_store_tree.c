@@ -10,10 +10,18 @@
 
 #define FULL 0x100000
 
+/* What the next READTREE also says. */
+static uint64_t cookie;
+static struct buffer also;
+
 static int read_tree(struct fixture *f, uint64_t node, uint32_t size, uint32_t flags)
 {
     return run(f, &(struct wire_message){.type = WIRE_READTREE,
-                                         .readtree = {.node = node, .size = size, .flags = flags}});
+                                         .readtree = {.node = node,
+                                                      .size = size,
+                                                      .flags = flags,
+                                                      .cookie = cookie,
+                                                      .also = buffer_view(&also)}});
 }
 
 static void give_back(struct fixture *f, const uint64_t *nodes, size_t count)
@@ -256,6 +264,88 @@ static void test_many_directories(void **state)
     assert_true(directories.len <= FULL);
 }
 
+/* The last cookie of the first directory of the answer, how many entries it has, and whether they
+ * are its last. */
+static bool first_part(struct fixture *f, uint64_t node, uint32_t size, size_t *ret_count)
+{
+    assert_int_equal(read_tree(f, node, size, WIRE_TREE_ALONE), 0);
+    struct wire_list list = f->reply.message.tree.directories;
+    uint32_t offset = 0, at = 0;
+    struct bytes element;
+    struct wire_message d, e;
+    assert_int_equal(list.count, 1);
+    assert_true(wire_list_next(&list, &offset, &element));
+    assert_int_equal(wire_decode(WIRE_TREE_DIRECTORY, element, &d), 0);
+    *ret_count = 0;
+    uint64_t nodes[128];
+    while (wire_list_next(&d.tree_directory.entries, &at, &element)) {
+        assert_int_equal(wire_decode(WIRE_DIRENT, element, &e), 0);
+        assert_true(*ret_count < ARRAY_SIZE(nodes));
+        nodes[(*ret_count)++] = e.dirent.node;
+        cookie = e.dirent.cookie;
+    }
+    bool end = d.tree_directory.end;
+    give_back(f, nodes, *ret_count);
+    t_forget(f, node, 1);
+    return end;
+}
+
+/* A directory in parts: each entry once. */
+static void test_going_on(void **state)
+{
+    struct fixture *f = *state;
+    char path[64];
+    make_directory(f, "large");
+    for (int i = 0; i < 100; i++) {
+        (void)snprintf(path, sizeof path, "large/entry%02d", i);
+        make_file(f, path, "");
+    }
+    int64_t large = t_walk(f, "large");
+    size_t count, total = 0, parts = 0;
+    bool end;
+    do {
+        end = first_part(f, (uint64_t)large, 4096, &count);
+        total += count;
+        parts++;
+        assert_true(parts < 10);
+    } while (!end);
+    assert_int_equal(total, 100);
+    assert_true(parts > 3);
+    /* Behind the last there is nothing, and that is its end. */
+    assert_true(first_part(f, (uint64_t)large, 4096, &count));
+    assert_int_equal(count, 0);
+    cookie = UINT64_MAX;
+    assert_int_equal(read_tree(f, (uint64_t)large, FULL, 0), -EINVAL);
+    cookie = 0;
+}
+
+static void name_also(int64_t node)
+{
+    assert_int_equal(buffer_append_u64(&also, (uint64_t)node), 0);
+}
+
+/* Other directories in the same answer. */
+static void test_others_beside_it(void **state)
+{
+    struct fixture *f = *state;
+    make_tree(f);
+    make_file(f, "a/empty/y", "");
+    int64_t a = t_walk(f, "a"), b = t_walk(f, "a/b"), empty = t_walk(f, "a/empty"),
+            top = t_walk(f, "top");
+    name_also(b);
+    name_also(top); /* not a directory */
+    name_also(999999);
+    name_also(empty);
+    /* What they name comes first, and then what is below all of them. */
+    assert_string_equal(tree(f, (uint64_t)b, FULL, WIRE_TREE_ALONE), "(c x )(c x )(y )");
+    also.len = 0;
+    name_also(empty);
+    assert_string_equal(tree(f, (uint64_t)b, FULL, 0), "(c x )(y )(deep )");
+    also.len = 7;
+    assert_int_equal(read_tree(f, (uint64_t)a, FULL, 0), -EINVAL);
+    buffer_release(&also);
+}
+
 int main(int argc, char **argv)
 {
     fixture_world(argc, argv);
@@ -268,6 +358,8 @@ int main(int argc, char **argv)
         TEST(test_errors),
         TEST(test_node_limit),
         TEST(test_many_directories),
+        TEST(test_going_on),
+        TEST(test_others_beside_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
