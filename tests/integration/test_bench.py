@@ -31,6 +31,9 @@ def test_all_tables_are_filled(harness, build_dir, fuse_works):
     # What is known is not asked for again.
     for row in ("stat", "stat of missing names"):
         assert sum(found["warm"][row]["kernel"].get(kind, 0) for kind in ("LOOKUP", "GETATTR")) <= 2, found["warm"][row]
+    for row, systems in found["stream"]["seconds"].items():
+        assert all(systems.values()), row
+    assert found["stream"]["memory"]["write"]["driver"] < 200e6
     assert found["scale"]["inodes"] > 10_000
     assert found["scale"]["small"] is not None and found["scale"]["remount"] is not None
     assert parts.mounts_below("/tmp/berth-bench-") == []
