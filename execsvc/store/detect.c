@@ -27,6 +27,7 @@ static void on_event(void *context, const struct watch_event *event)
     struct store *store = context;
     if (event->kinds & WATCH_ALL_LOST) {
         log_warning("more changed than the kernel could report; every mount looks again");
+        writers_lost(store);
         changes_note_all(store);
         return;
     }

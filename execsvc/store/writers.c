@@ -7,6 +7,9 @@
 #include "store/grip.h"
 #include "store/handle.h"
 
+/* While a file is opened again and again, its writers cannot be told. */
+#define ASK_TRIES 4
+
 /* Together 20 ms: stops another program's lease, which it may keep for 45 s, from holding a
  * worker. */
 #define LEASE_TRIES 20
@@ -111,28 +114,26 @@ static void set_locked(struct node *node, uint8_t writers)
     node->writers = writers;
 }
 
-/* answer: of ask. */
+/* answer: of ask. False: the file was opened meanwhile, perhaps too late for the answer. */
 static bool end(struct node *node, int answer)
 {
     struct store *store = node->workspace->store;
     store_lock(store);
-    /* Opened meanwhile: perhaps too late for the kernel's answer. */
-    if (answer == 0 && node->writers != WRITERS_CHECKING)
-        answer = -EAGAIN;
-    set_locked(node, answer == 0         ? WRITERS_NONE
-                     : answer == -EAGAIN ? WRITERS_SOME
-                                         : WRITERS_UNKNOWN);
-    bool none = node->writers == WRITERS_NONE;
+    bool valid = answer < 0 || node->writers == WRITERS_CHECKING;
+    set_locked(node, answer == 0 && valid                ? WRITERS_NONE
+                     : answer == 0 || answer == -EAGAIN ? WRITERS_SOME
+                                                        : WRITERS_UNKNOWN);
     store_unlock(store);
-    return none;
+    return valid;
 }
 
 bool writers_absent(struct node *node)
 {
     if (node->type != S_IFREG)
         return true;
-    if (begin(node))
-        return end(node, ask(node));
+    for (int tries = 0; tries < ASK_TRIES && begin(node); tries++)
+        if (end(node, ask(node)))
+            break;
     store_lock(node->workspace->store);
     bool none = node->writers == WRITERS_NONE;
     store_unlock(node->workspace->store);
@@ -163,6 +164,17 @@ void writers_opened(struct store *store, uint64_t generation)
         store_unlock(store);
         changes_note(store, NULL, node, WIRE_CHANGE_CONTENT, (struct bytes){0});
     }
+}
+
+void writers_lost(struct store *store)
+{
+    size_t cursor = 0;
+    store_lock(store);
+    for (struct node *n; (n = table_next(&store->nodes, &cursor));)
+        for (; n; n = n->chain)
+            if (n->writers == WRITERS_NONE || n->writers == WRITERS_CHECKING)
+                n->writers = WRITERS_UNKNOWN;
+    store_unlock(store);
 }
 
 void writers_forget_locked(struct node *node)

@@ -47,5 +47,8 @@ int writers_openat(int dir_fd, const char *path, int flags, mode_t mode);
 /* Another process has opened the file: subscribers are told if it can write. */
 void writers_opened(struct store *store, uint64_t generation);
 
+/* Openings have not been reported: nothing is known of any file. */
+void writers_lost(struct store *store);
+
 /* The node is about to be freed. Under store.lock. */
 void writers_forget_locked(struct node *node);
