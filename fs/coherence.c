@@ -132,7 +132,8 @@ double coherence_entry_timeout(struct driver *d, const struct inode *parent, str
 bool coherence_keep_cache(const struct driver *d, struct inode *inode, const struct wire_attr *attr,
                           uint64_t stamp)
 {
-    bool right = (inode->flags & INODE_CACHED) && d->coherence && d->coherence->live;
+    bool right = (inode->flags & INODE_CACHED) && (attr->flags & WIRE_ATTR_COVERED) &&
+                 d->coherence && d->coherence->live;
     if ((attr->flags & WIRE_ATTR_COVERED) && keeps(d, inode, stamp))
         inode->flags |= INODE_CACHED;
     else

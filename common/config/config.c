@@ -42,9 +42,9 @@ struct section {
 static const char *const client_keys[] = {"url",       "token_file",      "ca_file",
                                           "cert_file", "key_file",        "connect_timeout",
                                           "symlinks",  "system_prefixes", NULL};
-static const char *const service_keys[] = {"root",      "listen",     "token_file",
-                                           "tls_cert",  "tls_key",    "tls_client_ca",
-                                           "log_level", "visibility", NULL};
+static const char *const service_keys[] = {
+    "root",          "listen",    "token_file", "tls_cert",   "tls_key",
+    "tls_client_ca", "log_level", "watch",      "visibility", NULL};
 static const struct section sections[] = {{"client", client_keys}, {"service", service_keys}};
 
 static void join_keys(const char *const *keys, char *text, size_t size)
@@ -407,29 +407,74 @@ static int load_listen(const struct document *d, const struct service_flags *fla
     return 0;
 }
 
-static int load_log_level(const struct document *d, const struct service_flags *flags,
-                          struct service_settings *s, struct failure *f)
+/* A setting that is one of a few words, which *ret counts; unchanged when it is not given. */
+struct choice {
+    const char *given; /* the flag's argument, or NULL */
+    const char *flag, *key;
+    const char *const *words;
+    size_t count;
+    const char *expected;
+};
+
+static int load_choice(const struct document *d, const struct choice *c, size_t *ret,
+                       struct failure *f)
 {
-    static const char *const names[] = {"error", "warning", "info", "debug"};
-    const char *name = flags->log_level;
-    const char *from = "--log-level";
-    if (!name) {
-        int r = string_of(d, "service", "log_level", &name, f);
-        if (r < 0)
-            return r;
-        from = "service.log_level";
-    }
-    s->log_level = LOG_LEVEL_INFO;
-    if (!name)
-        return 0;
-    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
-        if (strcmp(names[i], name) == 0) {
-            s->log_level = (enum log_level)i;
+    const char *word = c->given;
+    int r = word ? 0 : string_of(d, "service", c->key, &word, f);
+    if (r < 0 || !word)
+        return r;
+    for (size_t i = 0; i < c->count; i++) {
+        if (strcmp(c->words[i], word) == 0) {
+            *ret = i;
             return 0;
         }
     }
-    return failure_set(f, -EINVAL, "%s%s%s must be error, warning, info or debug",
-                       flags->log_level ? "" : d->file, flags->log_level ? "" : ": ", from);
+    if (c->given)
+        return failure_set(f, -EINVAL, "%s must be %s", c->flag, c->expected);
+    return failure_set(f, -EINVAL, "%s: service.%s must be %s", d->file, c->key, c->expected);
+}
+
+static int load_log_level(const struct document *d, const struct service_flags *flags,
+                          struct service_settings *s, struct failure *f)
+{
+    static const char *const words[] = {"error", "warning", "info", "debug"};
+    const struct choice c = {.given = flags->log_level,
+                             .flag = "--log-level",
+                             .key = "log_level",
+                             .words = words,
+                             .count = ARRAY_SIZE(words),
+                             .expected = "error, warning, info or debug"};
+    size_t level = LOG_LEVEL_INFO;
+    int r = load_choice(d, &c, &level, f);
+    s->log_level = (enum log_level)level;
+    return r;
+}
+
+static const char *const watch_words[] = {
+    [CONFIG_WATCH_AUTO] = "auto",
+    [CONFIG_WATCH_FANOTIFY] = "fanotify",
+    [CONFIG_WATCH_INOTIFY] = "inotify",
+    [CONFIG_WATCH_NONE] = "none",
+};
+
+const char *config_watch_word(enum config_watch watch)
+{
+    return watch_words[watch];
+}
+
+static int load_watch(const struct document *d, const struct service_flags *flags,
+                      struct service_settings *s, struct failure *f)
+{
+    const struct choice c = {.given = flags->watch,
+                             .flag = "--watch",
+                             .key = "watch",
+                             .words = watch_words,
+                             .count = ARRAY_SIZE(watch_words),
+                             .expected = "auto, fanotify, inotify or none"};
+    size_t watch = CONFIG_WATCH_AUTO;
+    int r = load_choice(d, &c, &watch, f);
+    s->watch = (enum config_watch)watch;
+    return r;
 }
 
 /* The array's strings, each a line. */
@@ -506,7 +551,8 @@ int service_settings_load(const struct service_flags *flags, struct service_sett
         (r = file_setting(&d, flags->tls_key, NULL, "service", "tls_key", &s.tls_key, f)) < 0 ||
         (r = file_setting(&d, flags->tls_client_ca, NULL, "service", "tls_client_ca",
                           &s.tls_client_ca, f)) < 0 ||
-        (r = load_log_level(&d, flags, &s, f)) < 0 || (r = load_visibility(&d, flags, &s, f)) < 0)
+        (r = load_log_level(&d, flags, &s, f)) < 0 || (r = load_watch(&d, flags, &s, f)) < 0 ||
+        (r = load_visibility(&d, flags, &s, f)) < 0)
         return r;
     s.config_file = take_ptr(d.file);
     *ret = s;

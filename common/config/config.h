@@ -5,6 +5,7 @@
  *                  "connect_timeout" (seconds), "symlinks", "system_prefixes": [ … ] },
  *     "service": { "root", "listen": [ … ], "token_file", "tls_cert", "tls_key",
  *                  "tls_client_ca", "log_level": "error"|"warning"|"info"|"debug",
+ *                  "watch": "auto"|"fanotify"|"inotify"|"none",
  *                  "visibility": [ rules as in visibility.h, one a string ] } }
  *
  * Every key is optional; an unknown one is an error. File names may be relative to the
@@ -74,8 +75,20 @@ struct service_flags {
     const char *tls_key;
     const char *tls_client_ca;
     const char *log_level;
+    const char *watch;
     const char *prune; /* as config_rules_load; replaces the file's rules */
 };
+
+/* How changes beside the service are noticed. */
+enum config_watch {
+    CONFIG_WATCH_AUTO,
+    CONFIG_WATCH_FANOTIFY,
+    CONFIG_WATCH_INOTIFY,
+    CONFIG_WATCH_NONE,
+};
+
+/* As in the file and on the command line. */
+const char *config_watch_word(enum config_watch watch);
 
 /* Owned. root is always set. listen_count 0: nobody named a listener (the service then takes
  * paths_default_url). */
@@ -89,6 +102,7 @@ struct service_settings {
     char *tls_key;
     char *tls_client_ca;
     enum log_level log_level;
+    enum config_watch watch;
     char *prune;                         /* the flag's profile or file, or NULL */
     struct visibility_rules *visibility; /* NULL: none given */
 };

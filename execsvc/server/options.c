@@ -21,6 +21,8 @@ static const char usage[] =
     "      --tls-key FILE        its key\n"
     "      --tls-client-ca FILE  ask https clients for a certificate of this CA\n"
     "      --prune PROFILE|FILE  visibility rules for all workspaces\n"
+    "      --watch HOW           how changes by commands are noticed: auto (default), fanotify,\n"
+    "                            inotify or none\n"
     "      --log-level LEVEL     error, warning, info (default) or debug\n"
     "      --stdio               relay standard input and output to the service of the root,\n"
     "                            and start that service first if there is none\n"
@@ -39,6 +41,7 @@ enum {
     OPTION_TLS_CLIENT_CA,
     OPTION_LOG_LEVEL,
     OPTION_PRUNE,
+    OPTION_WATCH,
     OPTION_STDIO,
     OPTION_VERSION,
 };
@@ -53,6 +56,7 @@ static const struct option long_options[] = {
     {"tls-client-ca", required_argument, NULL, OPTION_TLS_CLIENT_CA},
     {"log-level", required_argument, NULL, OPTION_LOG_LEVEL},
     {"prune", required_argument, NULL, OPTION_PRUNE},
+    {"watch", required_argument, NULL, OPTION_WATCH},
     {"stdio", no_argument, NULL, OPTION_STDIO},
     {"version", no_argument, NULL, OPTION_VERSION},
     {"help", no_argument, NULL, 'h'},
@@ -97,6 +101,9 @@ static int take_option(struct options *o, int option, const char *argument)
         return 0;
     case OPTION_PRUNE:
         o->flags.prune = argument;
+        return 0;
+    case OPTION_WATCH:
+        o->flags.watch = argument;
         return 0;
     case OPTION_STDIO:
         o->stdio = true;

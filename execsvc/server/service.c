@@ -300,6 +300,13 @@ static int new_parts(struct service *service, const struct spawn_limits *limits)
     return r;
 }
 
+static const enum watch_mode watch_modes[] = {
+    [CONFIG_WATCH_AUTO] = WATCH_AUTO,
+    [CONFIG_WATCH_FANOTIFY] = WATCH_FANOTIFY,
+    [CONFIG_WATCH_INOTIFY] = WATCH_INOTIFY,
+    [CONFIG_WATCH_NONE] = WATCH_NONE,
+};
+
 int service_run(const struct service_settings *settings, struct failure *ret_failure)
 {
     _cleanup_service_ struct service service = {0};
@@ -318,7 +325,7 @@ int service_run(const struct service_settings *settings, struct failure *ret_fai
         return failure_set(ret_failure, r, "this program is incomplete");
     r = open_credentials(&service, settings, ret_failure);
     if (r == 0)
-        r = store_open(settings->root, &s->store, ret_failure);
+        r = store_open(settings->root, watch_modes[settings->watch], &s->store, ret_failure);
     if (r == 0 && settings->visibility)
         r = store_set_visibility(s->store, visibility_rules_text(settings->visibility),
                                  ret_failure);

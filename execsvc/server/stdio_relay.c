@@ -80,6 +80,7 @@ static char **service_arguments(const struct service_settings *s, char *own_url)
         {"--tls-key", s->tls_key},
         {"--tls-client-ca", s->tls_client_ca},
         {"--prune", s->prune},
+        {"--watch", (char *)(uintptr_t)config_watch_word(s->watch)},
         {"--log-level", (char *)(uintptr_t)level_name(s->log_level)},
         {"--listen", s->listen_count == 0 ? own_url : NULL},
     };

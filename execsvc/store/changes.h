@@ -40,7 +40,7 @@ uint64_t subscription_end(struct subscription *s);
  * -ENOMEM, nothing being taken then. */
 int subscription_take(struct subscription *s, struct buffer *list, uint64_t *ret_position);
 
-/* True when changes of this file are detected and can be reported. */
+/* True when changes of this file can be reported; whether all are noticed: detect_covers. */
 bool changes_cover(const struct node *node);
 
 /* Notes a change for all subscribers but origin (NULL: none is spared). name: with
@@ -54,10 +54,3 @@ void changes_note_locked(struct store *store, const struct file_session *origin,
 bool changes_note_file(struct store *store, uint64_t generation, uint32_t kinds, struct bytes name);
 /* Anything may have changed, anywhere. */
 void changes_note_all(struct store *store);
-
-/* Starts noticing changes behind the service's back, where that is possible (store.detects).
- * -ENOMEM and others of a thread. */
-int detect_open(struct store *store);
-void detect_close(struct store *store);
-/* "changes" of store_status. -ENOMEM. */
-int detect_status(struct store *store, json_t *object);

@@ -2,6 +2,7 @@
 
 #include "base/hash.h"
 #include "store/changes.h"
+#include "store/detect.h"
 #include "store/handle.h"
 #include "store/view.h"
 #include "store/writers.h"
@@ -136,6 +137,7 @@ void node_unref_locked(struct node *node)
         struct store *store = node->workspace->store;
         node_unlink_locked(node);
         writers_forget_locked(node);
+        detect_forget_locked(node);
         if (node->fd >= 0) {
             node_list_remove(&store->cached, node);
             close_fd(&node->fd);
@@ -372,6 +374,7 @@ static int make_locked(struct workspace *workspace, const struct statx *stx, uin
         .generation = generation,
         .device = statx_device(stx),
         .fd = -1,
+        .lease_fd = -1,
         .refs = 1,
         .type = stx->stx_mode & S_IFMT,
         .root = root,
@@ -443,7 +446,9 @@ int node_enter(struct file_session *session, struct workspace *workspace,
     store_unlock(store);
     if (r < 0)
         return r;
-    if (first && changes_cover(node))
+    /* What happened to it before it was a node, or was watched, is not told. */
+    bool watched = detect_watch(node, seen->at_fd, seen->at_name);
+    if ((first && changes_cover(node)) || watched)
         see_again(node, seen);
     *ret = node;
     return 0;
@@ -535,8 +540,10 @@ int node_attr(struct node *node, const struct statx *stx, struct wire_attr *ret)
     if (r < 0)
         return r;
     uint32_t flags = 0;
-    if (changes_cover(node))
-        flags = writers_absent(node) ? WIRE_ATTR_COVERED : WIRE_ATTR_WRITTEN;
+    if (detect_covers(node) && writers_absent(node))
+        flags = WIRE_ATTR_COVERED;
+    else if (workspace->store->detects && node->type == S_IFREG)
+        flags = WIRE_ATTR_WRITTEN;
     *ret = (struct wire_attr){
         .ino = ino,
         .generation = node->generation,

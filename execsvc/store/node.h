@@ -29,6 +29,8 @@ struct node {
     bool root;
     bool removed;    /* see grip_keep_removed */
     uint8_t writers; /* writers.h */
+    bool watched;    /* by a watch of its own (detect.h) */
+    int lease_fd;    /* writers.h; or -1 */
 };
 
 /* Takes node out of a list it is in. Under store.lock. */

@@ -7,6 +7,7 @@
 #include "store/lock.h"
 #include "store/path.h"
 #include "store/changes.h"
+#include "store/detect.h"
 #include "store/removal.h"
 #include "store/view.h"
 
@@ -205,8 +206,8 @@ static struct store_limits ordinary_limits(void)
     };
 }
 
-int store_open_limited(const char *root, const struct store_limits *limits, struct store **ret,
-                       struct failure *ret_failure)
+int store_open_limited(const char *root, enum watch_mode watch, const struct store_limits *limits,
+                       struct store **ret, struct failure *ret_failure)
 {
     struct store *store = calloc(1, sizeof *store);
     if (!store)
@@ -225,18 +226,19 @@ int store_open_limited(const char *root, const struct store_limits *limits, stru
         return r;
     }
     store->openat2_missing = !path_openat2_works(store->root_fd);
-    r = detect_open(store);
+    r = detect_open(store, watch, ret_failure);
     if (r < 0) {
         store_close(store);
-        return failure_set(ret_failure, r, "cannot watch for changes: %s", strerror(-r));
+        return r;
     }
     *ret = store;
     return 0;
 }
 
-int store_open(const char *root, struct store **ret, struct failure *ret_failure)
+int store_open(const char *root, enum watch_mode watch, struct store **ret,
+               struct failure *ret_failure)
 {
-    return store_open_limited(root, NULL, ret, ret_failure);
+    return store_open_limited(root, watch, NULL, ret, ret_failure);
 }
 
 void store_close(struct store *store)

@@ -17,6 +17,7 @@
 
 #include "base/failure.h"
 #include "server/reply.h"
+#include "watch/watch.h"
 #include "wire/wire.h"
 
 #include <jansson.h>
@@ -27,8 +28,10 @@ struct workspace;
 
 /* Makes ROOT where needed (0700), takes its lock and removes what a crash left half-made.
  * Sets the process's umask to 0, because the modes in requests are final; children must set
- * their own. -EBUSY: another service holds ROOT. */
-int store_open(const char *root, struct store **ret, struct failure *ret_failure);
+ * their own. -EBUSY: another service holds ROOT. watch: how changes behind the service's back are
+ * noticed; WATCH_AUTO takes the best that can be had, be it nothing. */
+int store_open(const char *root, enum watch_mode watch, struct store **ret,
+               struct failure *ret_failure);
 
 /* No session and no workspace reference may be left. NULL is allowed. */
 void store_close(struct store *store);

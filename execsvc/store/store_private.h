@@ -43,8 +43,8 @@ struct store_limits {
 };
 
 /* As store_open, with other limits (tests). NULL: the ordinary ones, by RLIMIT_NOFILE. */
-int store_open_limited(const char *root, const struct store_limits *limits, struct store **ret,
-                       struct failure *ret_failure);
+int store_open_limited(const char *root, enum watch_mode watch, const struct store_limits *limits,
+                       struct store **ret, struct failure *ret_failure);
 
 /* Nodes in the order in which their descriptors were last used. */
 struct node_list {
@@ -70,6 +70,8 @@ struct store {
     struct table workspaces;  /* slot -> struct workspace, those in use */
     struct table nodes;       /* hash of identity -> chain of struct node */
     struct table generations; /* generation -> chain of struct node */
+    bool by_file;             /* each node needs a watch of its own (inotify); set at the start */
+    size_t lease_count;       /* node.lease_fd that are open */
     struct table written;     /* number -> struct node, of files with writers (writers.h) */
     struct subscription *subscriptions;
     uint64_t change_count;

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include "store/changes.h"
+#include "store/detect.h"
 #include "store/grip.h"
 #include "store/handle.h"
 
@@ -32,9 +33,49 @@ static int try_lease(int fd, int type)
     return 0;
 }
 
-/* By a descriptor of our own for the purpose; closing it gives the lease back. */
+static void drop_kept_locked(struct node *node)
+{
+    if (node->lease_fd < 0)
+        return;
+    close_fd(&node->lease_fd);
+    node->workspace->store->lease_count--;
+}
+
+/* inotify tells of our own openings as well, and of two at a time as one. So that asking is not a
+ * reason to ask again for ever, the descriptor is kept, and used when that event comes. -ENFILE:
+ * too many are kept. */
+static int keep(struct node *node, int *fd)
+{
+    struct store *store = node->workspace->store;
+    int r = 0;
+    store_lock(store);
+    if (store->lease_count >= store->limits.cached_descriptors) {
+        r = -ENFILE;
+    } else if (node->lease_fd < 0) {
+        node->lease_fd = take_fd(fd);
+        store->lease_count++;
+    }
+    store_unlock(store);
+    return r;
+}
+
+static bool take_kept(struct node *node, int *ret_fd)
+{
+    struct store *store = node->workspace->store;
+    store_lock(store);
+    bool kept = node->lease_fd >= 0;
+    if (kept) {
+        *ret_fd = take_fd(&node->lease_fd);
+        store->lease_count--;
+    }
+    store_unlock(store);
+    return kept;
+}
+
+/* By a descriptor of our own for the purpose. */
 static int ask_by_opening(struct node *node)
 {
+    struct store *store = node->workspace->store;
     _cleanup_grip_ struct grip grip = {.fd = -1};
     struct statx stx;
     int r = grip_take(node, &grip, &stx);
@@ -47,7 +88,10 @@ static int ask_by_opening(struct node *node)
         fd = open(grip_path(grip.fd, path), flags);
     if (fd < 0)
         return -errno;
-    return fcntl(fd, F_SETLEASE, F_RDLCK) < 0 ? -errno : 0;
+    r = try_lease(fd, F_RDLCK);
+    if (r == 0 && store->by_file)
+        r = keep(node, &fd);
+    return r;
 }
 
 /* Handles of clients that can write, and (referenced) one that is the right one to ask with. */
@@ -70,13 +114,15 @@ static size_t handles_of(struct node *node, struct handle **ret)
 
 static int ask(struct node *node)
 {
+    _cleanup_close_ int kept = -1;
+    bool has_kept = take_kept(node, &kept);
     _cleanup_handle_ struct handle *handle = NULL;
     size_t writable = handles_of(node, &handle);
-    if (!handle)
-        return ask_by_opening(node);
     if (writable > 1)
         return -EAGAIN;
-    return try_lease(handle->fd, writable ? F_WRLCK : F_RDLCK);
+    if (handle)
+        return try_lease(handle->fd, writable ? F_WRLCK : F_RDLCK);
+    return has_kept ? try_lease(kept, F_RDLCK) : ask_by_opening(node);
 }
 
 int writers_openat(int dir_fd, const char *path, int flags, mode_t mode)
@@ -120,7 +166,7 @@ static bool end(struct node *node, int answer)
     struct store *store = node->workspace->store;
     store_lock(store);
     bool valid = answer < 0 || node->writers == WRITERS_CHECKING;
-    set_locked(node, answer == 0 && valid                ? WRITERS_NONE
+    set_locked(node, answer == 0 && valid               ? WRITERS_NONE
                      : answer == 0 || answer == -EAGAIN ? WRITERS_SOME
                                                         : WRITERS_UNKNOWN);
     store_unlock(store);
@@ -146,24 +192,22 @@ void writers_check_made(struct node *node, int fd)
         (void)end(node, try_lease(fd, F_WRLCK));
 }
 
-void writers_opened(struct store *store, uint64_t generation)
+void writers_opened(struct node *node)
 {
-    struct node *node = NULL;
-    while ((node = node_of_generation(store, generation, node))) {
-        store_lock(store);
-        if (node->writers == WRITERS_CHECKING)
-            node->writers = WRITERS_UNKNOWN;
-        bool kept = node->writers == WRITERS_NONE;
-        store_unlock(store);
-        int r = kept ? ask(node) : 0;
-        if (r == 0)
-            continue;
-        /* First for those who ask from now on, then for those who have been told. */
-        store_lock(store);
-        set_locked(node, r == -EAGAIN ? WRITERS_SOME : WRITERS_UNKNOWN);
-        store_unlock(store);
-        changes_note(store, NULL, node, WIRE_CHANGE_CONTENT, (struct bytes){0});
-    }
+    struct store *store = node->workspace->store;
+    store_lock(store);
+    if (node->writers == WRITERS_CHECKING)
+        node->writers = WRITERS_UNKNOWN;
+    bool kept = node->writers == WRITERS_NONE;
+    store_unlock(store);
+    int r = kept ? ask(node) : 0;
+    if (r == 0)
+        return;
+    /* First for those who ask from now on, then for those who have been told. */
+    store_lock(store);
+    set_locked(node, r == -EAGAIN ? WRITERS_SOME : WRITERS_UNKNOWN);
+    store_unlock(store);
+    changes_note(store, NULL, node, WIRE_CHANGE_CONTENT, (struct bytes){0});
 }
 
 void writers_lost(struct store *store)
@@ -171,15 +215,18 @@ void writers_lost(struct store *store)
     size_t cursor = 0;
     store_lock(store);
     for (struct node *n; (n = table_next(&store->nodes, &cursor));)
-        for (; n; n = n->chain)
+        for (; n; n = n->chain) {
             if (n->writers == WRITERS_NONE || n->writers == WRITERS_CHECKING)
                 n->writers = WRITERS_UNKNOWN;
+            drop_kept_locked(n);
+        }
     store_unlock(store);
 }
 
 void writers_forget_locked(struct node *node)
 {
     (void)table_take(&node->workspace->store->written, node->number);
+    drop_kept_locked(node);
 }
 
 /* --- barriers ------------------------------------------------------------------------ */
@@ -199,7 +246,8 @@ void store_note_written(struct store *store)
     store_unlock(store);
     /* What their last stores were has been noted, so who has none any more may be kept. */
     for (size_t i = 0; i < count; i++) {
-        (void)writers_absent(some[i]);
+        if (detect_covers(some[i]))
+            (void)writers_absent(some[i]);
         node_unref(some[i]);
     }
 }

@@ -45,7 +45,7 @@ void writers_check_made(struct node *node, int fd);
 int writers_openat(int dir_fd, const char *path, int flags, mode_t mode);
 
 /* Another process has opened the file: subscribers are told if it can write. */
-void writers_opened(struct store *store, uint64_t generation);
+void writers_opened(struct node *node);
 
 /* Openings have not been reported: nothing is known of any file. */
 void writers_lost(struct store *store);

@@ -191,6 +191,8 @@ const char *watch_mode_name(enum watch_mode mode)
         return "fanotify";
     case WATCH_INOTIFY:
         return "inotify";
+    case WATCH_NONE:
+        return "none";
     }
     return "unknown";
 }
@@ -198,10 +200,26 @@ const char *watch_mode_name(enum watch_mode mode)
 int watch_directory(struct watch *w, int dir_fd, uint64_t key)
 {
     return w->mode == WATCH_FANOTIFY ? fanotify_directory(w, dir_fd)
-                                     : inotify_directory(w, dir_fd, key);
+                                     : inotify_file(w, dir_fd, true, key);
 }
 
 void watch_forget_directory(struct watch *w, uint64_t key)
+{
+    watch_forget(w, key);
+}
+
+int watch_file(struct watch *w, int fd, bool directory, uint64_t key)
+{
+    return w->mode == WATCH_FANOTIFY ? fanotify_directory(w, fd)
+                                     : inotify_file(w, fd, directory, key);
+}
+
+bool watch_room(struct watch *w, bool directory)
+{
+    return w->mode == WATCH_FANOTIFY || inotify_room(w, directory);
+}
+
+void watch_forget(struct watch *w, uint64_t key)
 {
     if (w->mode == WATCH_INOTIFY)
         inotify_forget(w, key);
@@ -220,6 +238,8 @@ void watch_status(struct watch *w, struct watch_status *ret)
     *ret = (struct watch_status){
         .mode = w->mode,
         .directories = directories,
+        .limit = w->directories_max,
+        .refused = w->refused_count,
         .events = w->event_count,
         .own = w->own_count,
         .overflows = w->overflow_count,

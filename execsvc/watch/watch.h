@@ -8,7 +8,8 @@
  *
  * inotify: a watch on each directory that the caller names. A file is told by the directory and
  * the name under which it was opened or is known there. What this process itself does is
- * reported too. Not seen, besides what neither sees:
+ * reported too. With options.files each file has a watch as well, and everything is told of by what
+ * it happened to. Without, not seen, besides what neither sees:
  *   - a change through a hard link in a directory that is not watched,
  *   - of a file that another was renamed over, or that was unlinked: that its attributes changed
  *     (the event of the name says so), and later changes by who has it open, which are told
@@ -35,6 +36,7 @@ enum watch_mode {
     WATCH_AUTO, /* fanotify if it works for the root, which is tried, else inotify */
     WATCH_FANOTIFY,
     WATCH_INOTIFY,
+    WATCH_NONE, /* not for watch_new */
 };
 
 /* In watch_event.kinds. */
@@ -72,6 +74,7 @@ struct watch_options {
     enum watch_mode mode;
     bool opens;         /* report WATCH_OPENED; costs an event per open of any file */
     bool bounded_queue; /* fanotify: the system's limit of events instead of none */
+    bool files; /* inotify: files are watched by watch_file; directories tell of names alone */
 };
 
 struct watch;
@@ -88,17 +91,27 @@ int watch_start(struct watch *w);
 
 /* WATCH_FANOTIFY or WATCH_INOTIFY. */
 enum watch_mode watch_mode(const struct watch *w);
-/* "fanotify", "inotify". */
+/* "auto", "fanotify", "inotify", "none". */
 const char *watch_mode_name(enum watch_mode mode);
 
 /* From when it returns on, changes of what is in the directory and of its names are reported, so
  * what is read of it afterwards is covered; not of what is below its subdirectories. Counted: each
  * call wants its watch_forget_directory. `key` is any number but 0, one for each directory.
  * -EXDEV: fanotify, and the directory is on another filesystem.
- * -ENOSPC: inotify, and the limit of watches is reached. -EACCES: inotify, and the directory cannot
+ * -ENOSPC: inotify, and no watch is left, or none that is not for the user's other programs
+ * (WATCH_SHARE). -EACCES: inotify, and the directory cannot
  * be read. -EEXIST: inotify; the key is another directory's, or the directory has another key. */
 int watch_directory(struct watch *w, int dir_fd, uint64_t key);
 void watch_forget_directory(struct watch *w, uint64_t key);
+
+/* inotify: the same for a file of any kind, fd, which may be O_PATH. It is told of by its key
+ * alone, whatever name it is changed by, and until it is gone: WATCH_UNWATCHED. */
+int watch_file(struct watch *w, int fd, bool directory, uint64_t key);
+void watch_forget(struct watch *w, uint64_t key);
+
+/* False: watch_file would answer -ENOSPC; that is counted. Files leave a quarter to directories,
+ * which are worth more. */
+bool watch_room(struct watch *w, bool directory);
 
 /* When it returns 0, everything that happened before the call has been reported: every call that
  * was made by a process that has been waited for, or that told us of it. Bounded, also while
@@ -106,9 +119,19 @@ void watch_forget_directory(struct watch *w, uint64_t key);
  * reported, and nothing will be any more. */
 int watch_drain(struct watch *w);
 
+/* Of the watches that a user may have, the part that this process takes at most: an editor of the
+ * same user wants some as well. */
+#define WATCH_SHARE(limit) ((limit) - (limit) / 4)
+
+/* How many inotify watches a user may have, by the smaller of the two limits that the kernel says;
+ * 0: it does not. */
+uint64_t watch_user_limit(void);
+
 struct watch_status {
     enum watch_mode mode;
-    uint64_t directories; /* inotify: watched now */
+    uint64_t directories; /* inotify: watched now, and files, */
+    uint64_t limit;       /* at most, */
+    uint64_t refused;     /* and how often there was no room for one more */
     uint64_t events;      /* reported since the start */
     uint64_t own;         /* fanotify: of this process, not reported */
     uint64_t overflows;   /* queue overflows, each a WATCH_ALL_LOST */

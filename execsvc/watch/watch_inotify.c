@@ -11,8 +11,8 @@
 static uint32_t kinds_of(uint32_t mask)
 {
     return (mask & NAME_EVENTS ? WATCH_NAME : 0) | (mask & IN_MODIFY ? WATCH_CONTENT : 0) |
-           (mask & IN_ATTRIB ? WATCH_ATTR : 0) | (mask & IN_OPEN ? WATCH_OPENED : 0) |
-           (mask & IN_CLOSE_WRITE ? WATCH_CLOSED_WRITE : 0) |
+           (mask & (IN_ATTRIB | IN_MOVE_SELF) ? WATCH_ATTR : 0) |
+           (mask & IN_OPEN ? WATCH_OPENED : 0) | (mask & IN_CLOSE_WRITE ? WATCH_CLOSED_WRITE : 0) |
            (mask & IN_IGNORED ? WATCH_UNWATCHED : 0);
 }
 
@@ -41,12 +41,10 @@ static void report(struct watch *w, const struct inotify_event *event, struct by
     uint64_t key = key_of(w, event);
     if (!key || !out.kinds)
         return;
-    if (name.len) {
+    if (name.len)
         out.dir = key;
-    } else {
+    else
         out.target = key;
-        out.directory = true;
-    }
     watch_report(w, &out);
 }
 
@@ -104,15 +102,36 @@ static int add_locked(struct watch *w, int wd, uint64_t key)
     return 0;
 }
 
-int inotify_directory(struct watch *w, int dir_fd, uint64_t key)
+static bool room_locked(const struct watch *w, bool directory)
+{
+    uint64_t max = w->directories_max;
+    return w->by_wd.count < (directory ? max : max - max / 4);
+}
+
+bool inotify_room(struct watch *w, bool directory)
+{
+    (void)pthread_mutex_lock(&w->directories_lock);
+    bool room = room_locked(w, directory);
+    (void)pthread_mutex_unlock(&w->directories_lock);
+    if (!room)
+        w->refused_count++;
+    return room;
+}
+
+int inotify_file(struct watch *w, int fd, bool directory, uint64_t key)
 {
     /* Not IN_DONT_FOLLOW: this is a link, but one that leads where the descriptor does. */
     char path[64];
-    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", dir_fd);
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     (void)pthread_mutex_lock(&w->directories_lock);
-    int wd = inotify_add_watch(w->fd, path, w->mask);
-    int r = wd < 0 ? -errno : add_locked(w, wd, key);
+    int r = room_locked(w, directory) || table_get(&w->by_key, key) ? 0 : -ENOSPC;
+    if (r == 0) {
+        int wd = inotify_add_watch(w->fd, path, directory ? w->mask : w->file_mask);
+        r = wd < 0 ? -errno : add_locked(w, wd, key);
+    }
     (void)pthread_mutex_unlock(&w->directories_lock);
+    if (r == -ENOSPC)
+        w->refused_count++;
     return r;
 }
 
@@ -133,10 +152,35 @@ void inotify_forget(struct watch *w, uint64_t key)
 
 /* --- life ---------------------------------------------------------------------- */
 
+/* UINT64_MAX: not told. */
+static uint64_t limit_in(const char *file)
+{
+    unsigned long long limit = UINT64_MAX;
+    FILE *f = fopen(file, "re");
+    if (f && fscanf(f, "%llu", &limit) != 1)
+        limit = UINT64_MAX;
+    if (f)
+        (void)fclose(f);
+    return limit;
+}
+
+uint64_t watch_user_limit(void)
+{
+    /* The second is that of the user namespace, where there are several. */
+    uint64_t one = limit_in("/proc/sys/fs/inotify/max_user_watches"),
+             two = limit_in("/proc/sys/user/max_inotify_watches"), least = one < two ? one : two;
+    return least == UINT64_MAX ? 0 : least;
+}
+
 int inotify_open(struct watch *w, const struct watch_options *options, struct failure *failure)
 {
     w->mode = WATCH_INOTIFY;
-    w->mask = ALL_EVENTS | (options->opens ? IN_OPEN : 0);
+    uint64_t limit = watch_user_limit();
+    w->directories_max = limit ? WATCH_SHARE(limit) : UINT64_MAX;
+    uint32_t opens = options->opens ? IN_OPEN : 0;
+    w->mask = options->files ? NAME_EVENTS | IN_ATTRIB | IN_MODIFY | IN_MOVE_SELF | IN_ONLYDIR
+                             : ALL_EVENTS | opens;
+    w->file_mask = IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE | IN_MOVE_SELF | opens;
     w->fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
     if (w->fd < 0)
         return failure_set(failure, -errno, "inotify is not to be had: %s", strerror(errno));

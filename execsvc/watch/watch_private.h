@@ -40,16 +40,17 @@ struct watch {
     struct watch_event last; /* reported last from what is in the buffer; kinds 0: none */
     _Alignas(8) uint8_t buffer[WATCH_BUFFER_SIZE];
 
-    _Atomic uint64_t event_count, own_count, overflow_count;
+    _Atomic uint64_t event_count, own_count, overflow_count, refused_count;
 
     /* fanotify */
     pid_t self;
     dev_t device;
 
     /* inotify */
-    uint32_t mask;
+    uint32_t mask, file_mask;         /* of directories, of files */
     pthread_mutex_t directories_lock; /* innermost */
     struct table by_key, by_wd;
+    uint64_t directories_max;
 };
 
 /* To the caller, unless it repeats the one before. */
@@ -69,6 +70,7 @@ bool fanotify_next(struct bytes *raw, struct watch_event *ret, pid_t *ret_pid);
 
 int inotify_open(struct watch *w, const struct watch_options *options, struct failure *failure);
 size_t inotify_report(struct watch *w, struct bytes raw);
-int inotify_directory(struct watch *w, int dir_fd, uint64_t key);
+int inotify_file(struct watch *w, int fd, bool directory, uint64_t key);
+bool inotify_room(struct watch *w, bool directory);
 void inotify_forget(struct watch *w, uint64_t key);
 void inotify_release(struct watch *w);

@@ -639,12 +639,13 @@ class Harness:
         return path
 
     def start_service(self, unix=True, tls=False, http=False, root=None, listen=None, args=(),
-                      token_file=None, certificate="server", client_ca=False, env=None):
+                      token_file=None, certificate="server", client_ca=False, env=None, wrapper=()):
         """Starts berthd and waits until it listens.
 
         unix, tls, http: which listeners, on private addresses; listen: instead, these URLs.
         tls and http get a token file (one with a fresh token unless given; with client_ca
         none unless given). certificate: a name of Certificates. client_ca: mTLS.
+        wrapper: a command that executes berthd at its end.
         """
         root = Path(root or self.new_path("root"))
         if listen is None:
@@ -661,7 +662,7 @@ class Harness:
         remote = secure or any(url.startswith("http:") for url in listen)
         if remote and token_file is None and not client_ca:
             token_file = self.token_file("token-" + os.urandom(12).hex())
-        argv = [self.program("berthd"), "--root", root, "--log-level", "debug"]
+        argv = [*wrapper, self.program("berthd"), "--root", root, "--log-level", "debug"]
         for url in listen:
             argv += ["--listen", url]
         if token_file:

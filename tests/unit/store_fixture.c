@@ -13,6 +13,7 @@
 
 static struct store_limits world_limits;
 static bool world_limited;
+static enum watch_mode world_watch = WATCH_AUTO;
 static const char *world_directory = "/tmp";
 
 static void block_openat2(void)
@@ -36,6 +37,12 @@ void fixture_world(int argc, char **argv)
                                                  .session_handles = 1000,
                                                  .session_nodes = 1000000};
             world_limited = true;
+        } else if (strcmp(argv[i], "fanotify") == 0) {
+            world_watch = WATCH_FANOTIFY;
+        } else if (strcmp(argv[i], "inotify") == 0) {
+            world_watch = WATCH_INOTIFY;
+        } else if (strcmp(argv[i], "unwatched") == 0) {
+            world_watch = WATCH_NONE;
         } else if (strcmp(argv[i], "memory") == 0) {
             if (access("/dev/shm", W_OK) == 0)
                 world_directory = "/dev/shm";
@@ -73,7 +80,8 @@ static void open_all(struct fixture *f, const struct store_limits *limits)
 {
     struct store_limits ours = limits ? *limits : fixture_limits();
     struct failure failure = {0};
-    assert_int_equal(store_open_limited(f->root, &ours, &f->store, &failure), 0);
+    assert_int_equal(store_open_limited(f->root, world_watch, &ours, &f->store, &failure), 0);
+    assert_int_equal(store_detects(f->store), world_watch != WATCH_NONE);
     assert_int_equal(file_session_new(f->store, &f->session), 0);
 }
 
@@ -108,6 +116,7 @@ int fixture_teardown(void **state)
 {
     struct fixture *f = *state;
     file_session_free(f->session);
+    (void)store_detect(f->store); /* the watch holds references while it reports */
     /* Every reference has been given back: the reports of leaks below are of whole tables. */
     assert_int_equal(t_status(f, "nodes"), 0);
     assert_int_equal(t_status(f, "handles"), 0);

@@ -1,7 +1,8 @@
 /* A store on a directory of its own, driven by messages without a socket. The program's
  * arguments choose the world of the run: "fallback" (openat2 taken away by seccomp), "small"
- * (8 cached descriptors), "user" (an ordinary user instead of root), "memory" (a tmpfs where
- * there is one, for trees that a disk takes long to delete). */
+ * (8 cached descriptors), "user" (an ordinary user instead of root), "fanotify", "inotify" and
+ * "unwatched" (changes are noticed so, or not at all), "memory" (a tmpfs where there is one, for
+ * trees that a disk takes long to delete). */
 #pragma once
 
 #include "unit.h"

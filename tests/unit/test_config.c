@@ -590,7 +590,8 @@ static void test_service_settings(void **state)
         "service.json",
         "{\"service\": {\"root\": \"r\", \"listen\": [\"unix:/a\", \"https://0.0.0.0:0\"],"
         "\"token_file\": \"tokens\", \"tls_cert\": \"c.pem\", \"tls_key\": \"k.pem\","
-        "\"tls_client_ca\": \"/ca.pem\", \"log_level\": \"debug\"}, \"client\": {}}",
+        "\"tls_client_ca\": \"/ca.pem\", \"log_level\": \"debug\", \"watch\": \"inotify\"}, "
+        "\"client\": {}}",
         0644);
     _cleanup_service_settings_ struct service_settings s = {0};
     struct failure f;
@@ -607,6 +608,7 @@ static void test_service_settings(void **state)
     assert_string_equal(s.tls_key, in_directory("k.pem"));
     assert_string_equal(s.tls_client_ca, "/ca.pem");
     assert_int_equal(s.log_level, LOG_LEVEL_DEBUG);
+    assert_int_equal(s.watch, CONFIG_WATCH_INOTIFY);
     service_settings_release(&s);
 
     const char *const listen[] = {"unix:/flag"};
@@ -614,17 +616,20 @@ static void test_service_settings(void **state)
     flags.listen = listen;
     flags.listen_count = 1;
     flags.log_level = "error";
+    flags.watch = "none";
     assert_int_equal(service_settings_load(&flags, &s, &f), 0);
     assert_string_equal(s.root, "/flag");
     assert_int_equal(s.listen_count, 1); /* instead of the file's */
     assert_string_equal(s.listen[0], "unix:/flag");
     assert_int_equal(s.log_level, LOG_LEVEL_ERROR);
+    assert_int_equal(s.watch, CONFIG_WATCH_NONE);
     service_settings_release(&s);
 
     assert_int_equal(service_settings_load(&(struct service_flags){0}, &s, &f), 0);
     assert_non_null(s.root);
     assert_int_equal(s.listen_count, 0);
     assert_int_equal(s.log_level, LOG_LEVEL_INFO);
+    assert_int_equal(s.watch, CONFIG_WATCH_AUTO);
 
     static const struct {
         const char *text;
@@ -637,6 +642,7 @@ static void test_service_settings(void **state)
         {"{\"service\": {\"listen\": [\"http://0.0.0.0:80\"]}}", "this machine alone"},
         {"{\"service\": {\"log_level\": \"loud\"}}", "service.log_level must be error"},
         {"{\"service\": {\"log_level\": 1}}", "service.log_level must be a string"},
+        {"{\"service\": {\"watch\": \"kqueue\"}}", "service.watch must be auto, fanotify"},
         {"{\"service\": {\"url\": \"unix:/a\"}}", "unknown key service.url"},
     };
     struct service_settings untouched = {.listen_count = 77};
@@ -650,6 +656,9 @@ static void test_service_settings(void **state)
     flags = (struct service_flags){.log_level = "loud"};
     assert_int_equal(service_settings_load(&flags, &untouched, &f), -EINVAL);
     assert_says(f, "--log-level must be error, warning, info or debug");
+    flags = (struct service_flags){.watch = "no"};
+    assert_int_equal(service_settings_load(&flags, &untouched, &f), -EINVAL);
+    assert_says(f, "--watch must be auto, fanotify, inotify or none");
     const char *many[CONFIG_LISTEN_MAX + 1];
     for (size_t i = 0; i < ARRAY_SIZE(many); i++)
         many[i] = "unix:/a";

@@ -1,5 +1,4 @@
-/* What one session is told of what others change. Where nothing is detected (an ordinary user),
- * nothing is told. */
+/* What one session is told of what others change. Where nothing is detected, nothing is told. */
 #include "store_fixture.h"
 
 #include <stdatomic.h>
@@ -89,9 +88,8 @@ static const char *told(struct other *o, uint64_t ino)
 static void test_who_is_told(void **state)
 {
     struct fixture *f = *state;
-    assert_true(geteuid() != 0 || store_detects(f->store));
-    if (!store_detects(f->store))
-        return; /* test_nothing_without_detection */
+    if (!store_detects(f->store) || f->store->by_file)
+        return; /* test_nothing_without_detection; what is done here is told to all */
     struct other o = other_open(f);
     struct wire_attr attr;
     uint64_t handle = 0;
@@ -202,7 +200,7 @@ static void test_nothing_without_detection(void **state)
 {
     struct fixture *f = *state;
     if (store_detects(f->store))
-        return;
+        return; /* the others */
     struct other o = other_open(f);
     struct wire_attr attr;
     uint64_t handle = 0;
@@ -215,6 +213,76 @@ static void test_nothing_without_detection(void **state)
     other_close(&o);
 }
 
+static void beside_seen(struct fixture *f, const char *command)
+{
+    beside(command, f->tree);
+    assert_int_equal(store_detect(f->store), 0);
+}
+
+static uint32_t flags_at(struct fixture *f, struct other *o, const char *name)
+{
+    struct wire_attr attr;
+    (void)other_lookup(f, o, name, &attr);
+    return attr.flags;
+}
+
+/* A file is told of under whatever name, be it in a directory that nobody knows, or none. */
+static void test_a_file_that_is_open_is_followed(void **state)
+{
+    struct fixture *f = *state;
+    if (!store_detects(f->store))
+        return;
+    struct other o = other_open(f);
+    struct wire_attr attr;
+    beside_seen(f, "echo x > a; mkdir unknown");
+    assert_int_equal(flags_at(f, &o, "a"), WIRE_ATTR_COVERED);
+    uint64_t node = other_lookup(f, &o, "a", &attr);
+    assert_int_equal(
+        run_in(f, o.session,
+               &(struct wire_message){.type = WIRE_OPEN,
+                                      .open = {.node = node, .flags = WIRE_OPEN_READ}}),
+        0);
+    beside_seen(f, "true");
+    (void)told(&o, 0);
+    beside_seen(f, "ln a unknown/b");
+    assert_string_equal(told(&o, attr.ino), "4: ");
+    beside_seen(f, "echo y >> unknown/b");
+    assert_string_equal(told(&o, attr.ino), "2: ");
+    beside_seen(f, "mv a unknown/a");
+    assert_string_equal(told(&o, attr.ino), "4: ");
+    beside_seen(f, "echo z >> unknown/a");
+    assert_string_equal(told(&o, attr.ino), "2: ");
+    beside_seen(f, "exec 3>> unknown/a; rm unknown/a unknown/b; echo z >&3");
+    assert_string_equal(told(&o, attr.ino), "6: ");
+    other_close(&o);
+}
+
+static void test_watches_are_given_back(void **state)
+{
+    struct fixture *f = *state;
+    if (!f->store->by_file)
+        return;
+    struct watch_status status = {0};
+    watch_status(f->store->watch, &status);
+    uint64_t before = status.directories;
+    beside_seen(f, "mkdir a b b/c");
+    uint64_t a = (uint64_t)t_lookup(f, f->demo, "a");
+    uint64_t b = (uint64_t)t_walk(f, "b"), c = (uint64_t)t_walk(f, "b/c");
+    watch_status(f->store->watch, &status);
+    assert_int_equal(status.directories, before + 3);
+    t_forget(f, a, 1);
+    watch_status(f->store->watch, &status);
+    assert_int_equal(status.directories, before + 2);
+    /* The kernel's part of one that is gone. */
+    beside_seen(f, "rmdir b/c");
+    watch_status(f->store->watch, &status);
+    assert_int_equal(status.directories, before + 1);
+    t_forget(f, c, 1);
+    t_forget(f, b, 2);
+    watch_status(f->store->watch, &status);
+    assert_int_equal(status.directories, before);
+}
+
 int main(int argc, char **argv)
 {
     fixture_world(argc, argv);
@@ -224,6 +292,8 @@ int main(int argc, char **argv)
         T(test_too_much_becomes_everything),
         T(test_what_others_do_is_detected),
         T(test_nothing_without_detection),
+        T(test_a_file_that_is_open_is_followed),
+        T(test_watches_are_given_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -508,7 +508,7 @@ static void mount_small(struct fixture *f, const char *options)
 static void open_fresh(struct fixture *f)
 {
     struct failure failure = {0};
-    assert_int_equal(store_open(f->root, &f->store, &failure), 0);
+    assert_int_equal(store_open(f->root, WATCH_AUTO, &f->store, &failure), 0);
     assert_int_equal(file_session_new(f->store, &f->session), 0);
     assert_int_equal(t_create_workspace(f, "demo"), 0);
     f->demo = (uint64_t)t_open_workspace(f, "demo");

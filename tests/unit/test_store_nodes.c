@@ -241,7 +241,8 @@ static void test_behind_our_back(void **state)
     /* Now the inner one is looked up through a directory whose noted parent is itself. */
     assert_int_equal(t_lookup(f, (uint64_t)d, "outer"), inner);
     drop_descriptors(f);
-    assert_int_equal(t_getattr(f, (uint64_t)inner, 0, NULL), -ESTALE);
+    /* fanotify leaves out what this process does. */
+    assert_int_equal(t_getattr(f, (uint64_t)inner, 0, NULL), f->store->by_file ? 0 : -ESTALE);
     assert_int_equal(t_lookup(f, f->demo, "e"), d);
     assert_int_equal(t_getattr(f, (uint64_t)inner, 0, NULL), 0);
 }

@@ -182,7 +182,7 @@ static void test_lock(void **state)
     struct fixture *f = *state;
     struct store *second;
     struct failure failure = {0};
-    assert_int_equal(store_open(f->root, &second, &failure), -EBUSY);
+    assert_int_equal(store_open(f->root, WATCH_AUTO, &second, &failure), -EBUSY);
     assert_non_null(strstr(failure.text, f->root));
     assert_non_null(strstr(failure.text, "--root"));
     /* The lock is not inherited by what the service executes. */
@@ -361,7 +361,7 @@ static void test_remove_while_written(void **state)
     file_session_free(f->session);
     store_close(f->store);
     struct failure failure = {0};
-    assert_int_equal(store_open(f->root, &f->store, &failure), 0);
+    assert_int_equal(store_open(f->root, WATCH_AUTO, &f->store, &failure), 0);
     assert_int_equal(file_session_new(f->store, &f->session), 0);
     assert_true(directory_empty(root_path(f, "trash", path)));
 }
@@ -422,14 +422,14 @@ static void test_damaged_service(void **state)
     struct failure failure = {0};
     for (size_t i = 0; i < ARRAY_SIZE(texts); i++) {
         write_root(f, "service.json", texts[i]);
-        assert_int_equal(store_open(f->root, &f->store, &failure), -EIO);
+        assert_int_equal(store_open(f->root, WATCH_AUTO, &f->store, &failure), -EIO);
         assert_non_null(strstr(failure.text, "service.json"));
     }
     /* Slots used up: no workspace can be made, those that are there work. */
     write_root(f, "service.json",
                "{\"version\":1,\"service_id\":\"00000000000000000000000000000000\","
                "\"next_slot\":16777215}");
-    assert_int_equal(store_open(f->root, &f->store, &failure), 0);
+    assert_int_equal(store_open(f->root, WATCH_AUTO, &f->store, &failure), 0);
     assert_int_equal(file_session_new(f->store, &f->session), 0);
     assert_int_equal(create(f, bytes_of_string("one more"), 0), -ENOSPC);
     assert_true(t_open_workspace(f, "demo") > 0);

@@ -148,6 +148,8 @@ static void test_somebody_comes_to_write(void **state)
     make_file(f, "a", "text");
     uint64_t node = (uint64_t)t_lookup(f, f->demo, "a");
     assert_int_equal(flags_of(f, node), WIRE_ATTR_COVERED);
+    (void)store_detect(f->store);
+    (void)told(subscription);
     /* Who only reads changes nothing. */
     struct program p = program_start(f, "a", O_RDONLY, false);
     assert_int_equal(store_detect(f->store), 0);
