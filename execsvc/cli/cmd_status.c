@@ -174,6 +174,21 @@ static void print_changes(json_t *changes)
     else
         (void)printf("  changes noticed by %s, %" PRId64 " so far, %" PRId64 " us behind\n", mode,
                      number(changes, "noticed"), number(changes, "behind_us"));
+    int64_t lost = number(changes, "overflows"), refused = number(changes, "watches_refused"),
+            written = number(changes, "written");
+    if (strcmp(mode, "inotify") == 0)
+        (void)printf("  %" PRId64 " of %" PRId64 " watches in use%s\n", number(changes, "watches"),
+                     number(changes, "watches_max"),
+                     refused ? "; there were too few, and some files are asked for each time" : "");
+    if (written)
+        (void)printf("  %" PRId64
+                     " file%s that others have open for writing: asked for each time\n",
+                     written, plural(written));
+    if (lost)
+        (void)printf("  %" PRId64
+                     " time%s more changed than the kernel could report: mounts forgot "
+                     "all they knew\n",
+                     lost, plural(lost));
 }
 
 static void print_service(json_t *service)

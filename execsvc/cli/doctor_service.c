@@ -181,6 +181,36 @@ static void check_root(struct doctor *d, const char *root)
                   (unsigned long long)(space >> 30));
 }
 
+static int64_t count_in(json_t *object, const char *name)
+{
+    return json_integer_value(json_object_get(object, name));
+}
+
+/* How much of what mounts know they may keep. */
+static void check_changes(struct doctor *d, json_t *changes)
+{
+    const char *mode = json_string_value(json_object_get(changes, "mode"));
+    if (!mode)
+        return;
+    if (strcmp(mode, "none") == 0)
+        doctor_warning(d, "see --watch in berthd(8)",
+                       "the service does not notice what commands change: mounts keep nothing");
+    else if (count_in(changes, "watches_refused") > 0)
+        doctor_warning(d,
+                       "raise fs.inotify.max_user_watches (sysctl) on the service's machine, or "
+                       "run the service as root",
+                       "the service has %lld inotify watches, fewer than the files that mounts "
+                       "know: the others are asked for each time",
+                       (long long)count_in(changes, "watches_max"));
+    else if (count_in(changes, "overflows") > 0)
+        doctor_note(d, "raise fs.fanotify.max_queued_events or fs.inotify.max_queued_events there",
+                    "%lld times more changed than the service's kernel keeps, and mounts forgot "
+                    "all they knew",
+                    (long long)count_in(changes, "overflows"));
+    else
+        doctor_ok(d, "the service notices changes by %s", mode);
+}
+
 static void check_answers(struct doctor *d, struct client *client, bool local)
 {
     struct failure failure;
@@ -196,6 +226,7 @@ static void check_answers(struct doctor *d, struct client *client, bool local)
     const char *root = json_string_value(json_object_get(status, "root"));
     if (local && root)
         check_root(d, root);
+    check_changes(d, json_object_get(status, "changes"));
     json_decref(status);
     wire_frame_free(reply);
 }

@@ -161,3 +161,15 @@ def test_a_way_that_is_not_to_be_had(harness):
         capture_output=True, text=True, timeout=60)
     assert run.returncode == 1
     assert "cannot watch for changes: fanotify" in run.stderr
+
+
+def test_doctor_tells_when_watches_are_few(start_service, start_mount, run_berth):
+    service = start_service(args=["--watch", "inotify"], wrapper=with_few_watches())
+    run_berth("create", WORKSPACE, check=True)
+    tree = service.root / "workspaces" / WORKSPACE / "tree"
+    assert "notices changes by inotify" in run_berth("doctor").stdout
+    for number in range(FEW_WATCHES):
+        (tree / f"d{number}").mkdir()
+    mount = start_mount(service, workspace=WORKSPACE)
+    subprocess.run(["find", ".", "-ls"], cwd=mount.path, check=True, stdout=subprocess.DEVNULL)
+    assert "raise fs.inotify.max_user_watches" in run_berth("doctor").stdout
