@@ -141,7 +141,7 @@ int segment_open(int dir, const char *name, struct segment_service *ret_service,
 /* *ret_used: up to where slots are taken; *ret_end: up to where data is. */
 static int load_slots(int fd, struct segment_slot *slots, uint32_t *ret_used, uint64_t *ret_end)
 {
-    size_t len;
+    size_t len = 0;
     int r = read_at(fd, slots, SEGMENT_SLOTS_MAX * sizeof *slots, HEADER_SIZE, &len);
     if (r < 0)
         return r;
