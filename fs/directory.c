@@ -2,6 +2,7 @@
 
 #include "coherence.h"
 #include "pipeline.h"
+#include "prefetch.h"
 
 #include <limits.h>
 #include <linux/fuse.h>
@@ -129,6 +130,18 @@ static void take_answer(struct request *r, int error, const struct wire_message 
         driver_notices_pending(d);
     }
     tree_answered(&d->inodes);
+    lookup_again(d);
+    prefetch_listed(d);
+}
+
+bool directory_awaited(const struct inode *directory)
+{
+    if (directory->flags & INODE_ASKED)
+        return true;
+    const struct inode *i = directory->parent;
+    while (i && ((i->flags & INODE_READ) || !(i->flags & INODE_ASKED)))
+        i = i->parent;
+    return i;
 }
 
 static void directory_read(struct request *r, int error, const struct wire_message *reply)
@@ -137,22 +150,37 @@ static void directory_read(struct request *r, int error, const struct wire_messa
     request_free(r);
 }
 
-void directory_missed(struct driver *d, struct inode *directory)
+/* What follows cookie; nobody waits for it. */
+static void read_quietly(struct driver *d, struct inode *directory, uint64_t cookie)
 {
     struct request *r;
-    const struct tree_directory *listing = tree_find(&d->inodes, directory);
-    bool more = listing ? tree_can_go_on(listing) : !(directory->flags & INODE_READ);
-    if (!more || (directory->flags & INODE_ASKED) || !can_read_ahead(d, directory))
-        return;
-    /* One look-up does not make it a place where something is done. */
-    directory->flags ^= INODE_MISSED;
-    if ((directory->flags & INODE_MISSED) ||
-        request_new(d, NULL, WIRE_READTREE, NULL, NULL, &r) < 0)
+    if (request_new(d, NULL, WIRE_READTREE, NULL, NULL, &r) < 0)
         return;
     r->inode = inode_pin(directory);
     r->quiet = r->once = true;
     r->connection = d->inodes.connection;
-    read_ahead(r, directory, listing ? tree_cookie(listing) : 0, directory_read);
+    read_ahead(r, directory, cookie, directory_read);
+}
+
+void directory_missed(struct driver *d, struct inode *directory)
+{
+    const struct tree_directory *listing = tree_find(&d->inodes, directory);
+    bool more = listing ? tree_can_go_on(listing) : !(directory->flags & INODE_READ);
+    if (!more || (directory->flags & INODE_ASKED) || !can_read_ahead(d, directory))
+        return;
+    /* One look-up does not make it a place where something is done, unless all begins there. */
+    if (listing || !(directory->flags & INODE_WORKSPACE))
+        directory->flags ^= INODE_MISSED;
+    if (!(directory->flags & INODE_MISSED))
+        read_quietly(d, directory, listing ? tree_cookie(listing) : 0);
+}
+
+bool directory_read_below(struct driver *d, uint64_t ino, uint64_t generation)
+{
+    struct inode *i = inode_identified(&d->inodes, ino, generation, NULL);
+    if (i && !(i->flags & (INODE_ASKED | INODE_READ)) && can_read_ahead(d, i))
+        read_quietly(d, i, 0);
+    return i && (i->flags & INODE_ASKED);
 }
 
 static void opendir_read(struct request *r, int error, const struct wire_message *reply)

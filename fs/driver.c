@@ -43,6 +43,7 @@ static void send_notices(evutil_socket_t fd, short what, void *context)
 int driver_init(struct driver *d, struct failure *ret_failure)
 {
     d->waiting.last = &d->waiting.first;
+    d->lookups.last = &d->lookups.first;
     d->mounted_at = time(NULL);
     d->handles.inodes = &d->inodes;
     if (getrandom(d->lock_secret, sizeof d->lock_secret, 0) != (ssize_t)sizeof d->lock_secret)

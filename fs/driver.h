@@ -52,6 +52,7 @@ struct driver {
     bool locks_abandoned;     /* and LOCK_SETs were among them */
     struct request_queue waiting;
     struct event *waiting_timer;
+    struct request_queue lookups; /* that wait for what is being read ahead */
     struct table inode_repairs;  /* inode ID -> struct repair under way */
     struct table handle_repairs; /* handle ID -> struct repair under way */
 

@@ -72,6 +72,22 @@ static bool find_read_ahead(struct request *r)
     return true;
 }
 
+static void look_up(struct request *r)
+{
+    struct driver *d = r->driver;
+    if (find_read_ahead(r))
+        return;
+    if (directory_awaited(r->inode) && !d->stopping) {
+        *d->lookups.last = r;
+        d->lookups.last = &r->next;
+        return;
+    }
+    struct inode *directory = inode_pin(r->inode);
+    request_send(r, entry_done);
+    directory_missed(d, directory);
+    inode_unpin(&d->inodes, directory);
+}
+
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
     climb_end(fuse_req_userdata(req), req);
@@ -84,10 +100,18 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
         return;
     r->message.lookup.name = request_name(r);
     inode_asked(&r->driver->inodes, r->inode, request_name(r));
-    if (find_read_ahead(r))
-        return;
-    directory_missed(r->driver, r->inode);
-    request_send(r, entry_done);
+    look_up(r);
+}
+
+void lookup_again(struct driver *d)
+{
+    struct request *next, *r = d->lookups.first;
+    d->lookups = (struct request_queue){.last = &d->lookups.first};
+    for (; r; r = next) {
+        next = r->next;
+        r->next = NULL;
+        look_up(r);
+    }
 }
 
 void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup)

@@ -8,6 +8,8 @@ extern const struct fuse_lowlevel_ops operations;
 
 /* node.c: names and attributes */
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);
+/* Something was read ahead: look-ups that have waited for it go on. */
+void lookup_again(struct driver *d);
 void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup);
 void op_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forgets);
 void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
@@ -74,6 +76,11 @@ void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
                     struct fuse_file_info *fi);
 /* A name of a directory is looked up that was not read ahead: reads ahead if that pays. */
 void directory_missed(struct driver *d, struct inode *directory);
+/* Some of the directories in it are not known: reads ahead what is below it, once. True while that
+ * is under way. */
+bool directory_read_below(struct driver *d, uint64_t ino, uint64_t generation);
+/* What is being read ahead will most likely bring it. */
+bool directory_awaited(const struct inode *directory);
 
 /* xattr.c */
 void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size,

@@ -5,20 +5,34 @@
 #include "coherence.h"
 #include "disk.h"
 #include "fetch.h"
+#include "ops.h"
 
 /* How deep a walk goes. */
 #define DEPTH_MAX 64
+
+/* READTREEs that one walk asks for. Stops a tree of which some is never told, as that of another
+ * filesystem, from being asked for again and again. */
+#define LISTINGS_MAX 8
 
 /* Entries that a walk looks at before it comes back to the loop. Bounds how long one call takes in
  * a tree of which all is here already. */
 #define STEPS_MAX 4096
 
+/* With more entries a directory is entered after its neighbours: .git/objects after .git/refs. */
+#define MANY_ENTRIES 64
+
+/* And larger files are asked for after their neighbours: .git/index after .git/config. */
+#define LARGE_FILE ((size_t)128 << 10)
+
+/* What is passed in a directory, one after the other. */
+enum pass { PASS_FILES, PASS_LARGE_FILES, PASS_DIRECTORIES, PASS_LARGE_DIRECTORIES, PASS_COUNT };
+
 /* A directory of a walk. */
 struct place {
     uint64_t ino, generation;
-    size_t first;  /* the files from here on, and then the others */
-    size_t passed; /* of them, or of the directories */
-    bool directories;
+    size_t first;  /* the entries from here on, and then the others */
+    size_t passed; /* of them, in this pass */
+    enum pass pass;
 };
 
 struct walk {
@@ -27,6 +41,7 @@ struct walk {
     size_t depth;
     size_t window;
     size_t asked, used; /* ever */
+    size_t listings;    /* asked for */
     struct place places[DEPTH_MAX];
 };
 
@@ -49,8 +64,8 @@ static bool walk_push(struct walk *w, uint64_t ino, uint64_t generation, size_t 
     return true;
 }
 
-/* The index of the entry that is number p->passed, or -ENOENT. Files: from first to the end, then
- * from before first to the start; directories: only the former. */
+/* The index of the entry that is number p->passed, or -ENOENT: from first to the end, then from
+ * before first to the start. */
 static ssize_t place_index(const struct walk *w, const struct place *p, size_t count)
 {
     if (!count)
@@ -59,22 +74,68 @@ static ssize_t place_index(const struct walk *w, const struct place *p, size_t c
     size_t ahead = w->backward ? first + 1 : count - first;
     if (p->passed < ahead)
         return (ssize_t)(w->backward ? first - p->passed : first + p->passed);
-    if (p->directories || p->passed >= count)
+    if (p->passed >= count)
         return -ENOENT;
     return (ssize_t)(w->backward ? p->passed : first - 1 - (p->passed - ahead));
 }
 
-static bool is_wanted(struct driver *d, const struct wire_dirent *entry)
+static bool is_wanted(struct driver *d, const struct walk *w, const struct wire_dirent *entry)
 {
     struct inode_table *t = &d->inodes;
     const struct wire_attr *attr = &entry->attr;
     const struct disk_key key = disk_key_of(attr);
     if (entry->type != S_IFREG || !entry->node || attr->size > WIRE_FILE_MAX ||
-        content_get(t, attr->ino, attr->generation) || disk_has(d->disk, &key))
+        attr->size > w->window || content_get(t, attr->ino, attr->generation) ||
+        disk_has(d->disk, &key))
         return false;
     /* What the kernel has of it, it has read already. */
     const struct inode *i = inode_identified(t, attr->ino, attr->generation, NULL);
     return !i || !(i->flags & INODE_CACHED);
+}
+
+/* Not all that is below was read ahead: it was too much. */
+static bool lacks_listings(const struct inode_table *t, const struct tree_directory *listing)
+{
+    for (size_t i = 0; i < tree_count(listing); i++) {
+        struct wire_dirent entry;
+        tree_read(listing, i, &entry);
+        if (entry.type == S_IFDIR && !tree_identified(t, entry.attr.ino, entry.attr.generation))
+            return true;
+    }
+    return false;
+}
+
+/* Reads ahead what is below a directory, which may be none that the kernel knows. */
+static void read_below(struct driver *d, struct walk *w, const struct place *p,
+                       const struct wire_dirent *entry)
+{
+    struct inode_table *t = &d->inodes;
+    struct inode *parent = inode_identified(t, p->ino, p->generation, NULL);
+    struct inode *i = inode_identified(t, entry->attr.ino, entry->attr.generation, NULL);
+    w->listings++;
+    if (!i && (!parent || !entry->node ||
+               inode_lend(t, entry->node, &entry->attr, parent, entry->name, &i) < 0))
+        return;
+    (void)inode_pin(i);
+    (void)directory_read_below(d, entry->attr.ino, entry->attr.generation);
+    inode_unpin(t, i);
+}
+
+/* Goes on in a directory, if it is its turn. False: not now, its listing is under way. */
+static bool walk_enter(struct driver *d, struct walk *w, const struct place *p,
+                       const struct wire_dirent *entry)
+{
+    const struct wire_attr *attr = &entry->attr;
+    const struct tree_directory *below = tree_identified(&d->inodes, attr->ino, attr->generation);
+    size_t count = below ? tree_count(below) : SIZE_MAX;
+    if ((p->pass == PASS_LARGE_DIRECTORIES) != (count > MANY_ENTRIES))
+        return true;
+    if (!below)
+        return !directory_read_below(d, p->ino, p->generation);
+    (void)walk_push(w, attr->ino, attr->generation, w->backward ? count - 1 : 0);
+    if (w->listings < LISTINGS_MAX && lacks_listings(&d->inodes, below))
+        read_below(d, w, p, entry);
+    return true;
 }
 
 /* The next file that is wanted. *steps: how many entries may be looked at. */
@@ -85,26 +146,21 @@ static bool walk_next(struct driver *d, struct walk *w, size_t *steps, struct wi
         struct place *p = &w->places[w->depth - 1];
         const struct tree_directory *listing = tree_identified(t, p->ino, p->generation);
         ssize_t index = listing ? place_index(w, p, tree_count(listing)) : -ENOENT;
-        if (index < 0 && listing && !p->directories) {
-            p->directories = true;
-            p->passed = 0;
-            continue;
-        }
         if (index < 0) {
-            w->depth--;
+            p->passed = 0;
+            if (!listing || ++p->pass == PASS_COUNT)
+                w->depth--;
             continue;
         }
-        p->passed++;
         tree_read(listing, (size_t)index, ret);
-        const struct wire_attr *attr = &ret->attr;
-        if (!p->directories && is_wanted(d, ret))
+        bool enters =
+            p->pass >= PASS_DIRECTORIES && ret->type == S_IFDIR && ret->name.data[0] != '.';
+        if (enters && !walk_enter(d, w, p, ret))
+            return false;
+        p->passed++;
+        if ((p->pass == PASS_LARGE_FILES) == (ret->attr.size > LARGE_FILE) &&
+            p->pass < PASS_DIRECTORIES && is_wanted(d, w, ret))
             return true;
-        if (p->directories && ret->type == S_IFDIR && ret->name.data[0] != '.') {
-            const struct tree_directory *below = tree_identified(t, attr->ino, attr->generation);
-            if (below)
-                (void)walk_push(w, attr->ino, attr->generation,
-                                w->backward ? tree_count(below) - 1 : 0);
-        }
     }
     return false;
 }
@@ -162,6 +218,12 @@ static void ask(struct driver *d)
             ;
 }
 
+void prefetch_listed(struct driver *d)
+{
+    if (d->prefetch)
+        ask(d);
+}
+
 void prefetch_answered(struct driver *d, size_t bytes)
 {
     d->prefetch->under_way -= bytes;
@@ -184,7 +246,7 @@ static struct walk *walk_new(struct prefetch *p)
     struct walk *w = &p->walks[0];
     w->number = ++p->last_number;
     w->window = p->first_window;
-    w->asked = w->used = w->depth = 0;
+    w->asked = w->used = w->depth = w->listings = 0;
     return w;
 }
 

@@ -24,11 +24,11 @@ struct content;
 struct driver;
 struct inode;
 
-#define PREFETCH_FIRST ((size_t)256 << 10)
+#define PREFETCH_FIRST ((size_t)1 << 20)
 #define PREFETCH_LEAST ((size_t)64 << 10)
 #define PREFETCH_MOST ((size_t)1 << 20)
 #define PREFETCH_WINDOW_MAX ((size_t)32 << 20)
-#define PREFETCH_FLIGHT ((size_t)512 << 10)
+#define PREFETCH_FLIGHT ((size_t)256 << 10)
 
 /* Walks that go on at the same time: programs that read a tree with several threads. */
 #define PREFETCH_WALKS 8
@@ -38,6 +38,9 @@ void prefetch_missed(struct driver *d, const struct inode *file);
 
 /* A content was opened, for the first time. */
 void prefetch_used(struct driver *d, const struct content *c);
+
+/* Directories were read ahead. */
+void prefetch_listed(struct driver *d);
 
 /* What was asked for ahead has come, or will not. */
 void prefetch_answered(struct driver *d, size_t bytes);

@@ -129,6 +129,8 @@ size_t wire_row_count(void)
 
 bool wire_row_is_bulk(const struct wire_row *row)
 {
+    if (row->class == WIRE_CLASS_RECORD)
+        return false; /* part of another */
     for (size_t i = 0; i < row->field_count; i++)
         if (row->fields[i].type == WIRE_FIELD_BYTES && row->fields[i].max >= WIRE_CHUNK_MAX)
             return true;

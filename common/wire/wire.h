@@ -19,7 +19,7 @@
 #define WIRE_THREAD_ID_MAX 1024 /* as promised to agent frameworks */
 #define WIRE_DATA_MAX 0x100000  /* bytes in one READ or WRITE: the kernel's largest request */
 #define WIRE_CHUNK_MAX 0x40000  /* bytes in one stream item: bounds the wait behind it */
-#define WIRE_FILE_MAX 0x20000   /* bytes of a file that READFILES brings */
+#define WIRE_FILE_MAX 0x80000   /* bytes of a file that READFILES brings */
 #define WIRE_FILES_MAX 512      /* files of one READFILES: bounds how long it holds a worker */
 #define WIRE_RULES_MAX 32768    /* bytes of one set of visibility rules */
 #define WIRE_LOCK_END INT64_MAX /* last byte of a lock that goes to the end, wherever that is */

@@ -11,7 +11,7 @@ from lib.cached import start_mount, through_relay, workspace  # noqa: F401, fixt
 from lib.exec_client import WORKSPACE, ExecClient
 from lib.harness import wait_until
 
-FILE_MAX = 128 << 10
+FILE_MAX = 512 << 10
 
 
 def find(path):

@@ -67,16 +67,6 @@ def test_names_that_do_not_exist_cost_nothing_in_a_listed_directory(files, throu
     assert count(work)["blocking"] == 0
 
 
-def test_a_listed_file_is_opened_in_one_round_trip(files, through_relay):
-    mount, count = through_relay()
-    find(mount.path)
-    opened = []
-    cost = count(lambda: opened.append(os.open(mount.path / "a0/b0/c0/file7", os.O_RDONLY)))
-    assert cost["blocking"] == 1, cost
-    assert os.read(opened[0], 100) == b"x" * 7
-    os.close(opened[0])
-
-
 def test_looking_names_up_reads_ahead_too(files, through_relay):
     """As programs do that know what they want: git, compilers."""
     mount, count = through_relay()
@@ -90,7 +80,7 @@ def test_looking_names_up_reads_ahead_too(files, through_relay):
     cost = count(work)
     print(cost)
     assert cost["kinds"]["READTREE"] == 1
-    assert cost["blocking"] < 20, cost
+    assert cost["blocking"] <= 3, cost
 
 
 def test_git_status_of_a_cold_repository(workspace, through_relay, run):
@@ -112,10 +102,9 @@ def test_git_status_of_a_cold_repository(workspace, through_relay, run):
     first, second = count(status), count(status)
     print(first, second)
     assert told == ["", ""]
-    # Nothing is asked about the thousand files one by one: what is left are git's own, which it opens.
-    assert first["blocking"] < 60, first
-    assert first["kinds"].get("LOOKUP", 0) < 20, first
-    assert second["kinds"].get("LOOKUP", 0) == 0, second
+    # Nothing is asked about the thousand files one by one, and git's own come before it opens them.
+    assert first["blocking"] <= 3 and first["round_trips"] <= 3, first
+    assert second["blocking"] == 0, second
 
 
 @pytest.mark.slow

@@ -135,10 +135,12 @@ static const char *lengths(struct fixture *f, const uint64_t *nodes, size_t coun
     return text;
 }
 
+#define LONG ((size_t)128 << 10)
+
 static void test_size(void **state)
 {
     struct fixture *f = *state;
-    static const size_t sizes[] = {1000, 0, 3000, 10, WIRE_FILE_MAX};
+    static const size_t sizes[] = {1000, 0, 3000, 10, LONG};
     uint64_t nodes[ARRAY_SIZE(sizes)], many[WIRE_FILES_MAX];
     char name[16];
     for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
@@ -147,8 +149,8 @@ static void test_size(void **state)
         nodes[i] = (uint64_t)t_walk(f, name);
     }
     assert_string_equal(lengths(f, nodes, 5, FULL), "1000 0 3000 10 131072 ");
-    assert_string_equal(lengths(f, nodes, 5, 4010 + WIRE_FILE_MAX), "1000 0 3000 10 131072 ");
-    assert_string_equal(lengths(f, nodes, 5, 4009 + WIRE_FILE_MAX), "1000 0 3000 10 ");
+    assert_string_equal(lengths(f, nodes, 5, 4010 + LONG), "1000 0 3000 10 131072 ");
+    assert_string_equal(lengths(f, nodes, 5, 4009 + LONG), "1000 0 3000 10 ");
     /* What comes after the first that is too much is left out, though it would fit. */
     assert_string_equal(lengths(f, nodes, 5, 3999), "1000 0 ");
     assert_string_equal(lengths(f, nodes, 5, 1000), "1000 0 ");
