@@ -1,18 +1,21 @@
 /* Which files are asked for in advance.
  *
- * When a small file is opened of which nothing is known, others are asked for beside it, by a walk:
- * the files of its directory, from it on, forward or (when it is behind the one that was opened
- * before) backward, and then round; then those of the directories below, one after the other, each
- * with what is below it, in the same direction; then those of the directory above. It knows what
- * tree.h knows, and leaves out directories whose names begin with a dot: what crawls a tree does
- * not enter them, and who uses one begins there.
+ * When a small file is opened that is not here, others are asked for beside it, by a walk: the
+ * files of its directory, from it on, forward or (when it is the last, or before the one that was
+ * opened before) backward, and then round, those above 128 KiB after the others; then those of the
+ * directories below, one after the other, each with what is below it, in the same direction, those
+ * of more than 64 entries after the others; then those of the directory above. It knows what tree.h
+ * knows, has the rest of a directory read ahead of which only a part is known, and leaves out
+ * directories whose names begin with a dot: what crawls a tree does not enter them, and who uses
+ * one begins there.
  *
  * A walk asks for as much as fits into its window: the bytes that it has asked for and that nobody
- * has opened. The window starts at PREFETCH_FIRST and grows by the size of each file that is
- * opened, so it doubles when all in it are used, up to PREFETCH_WINDOW_MAX; when nothing is opened,
- * nothing more is asked for. A new walk starts with half as much when less than half of what the
- * one before asked for was used, at least PREFETCH_LEAST, and with twice as much, at most
- * PREFETCH_MOST, otherwise.
+ * has opened. The first window is PREFETCH_FIRST, which holds git's own files in a checkout of some
+ * thousand; it grows by the size of each file that is opened, so it doubles when all in it are
+ * used, up to PREFETCH_WINDOW_MAX; when nothing is opened, nothing more is asked for. A new walk
+ * starts with half as much when less than half of what the one before asked for was used, at least
+ * PREFETCH_LEAST, and with twice as much, at most PREFETCH_MOST, otherwise: files opened here and
+ * there cost 64 KiB each after the fourth.
  *
  * Of all walks, a quarter of the largest window, at least PREFETCH_FLIGHT, is under way at a time,
  * so that what somebody waits for has not much before it. */

@@ -236,6 +236,19 @@ static void print_driver(json_t *stats)
                  plural(trips), again, plural(again));
 }
 
+/* What is known beside what the kernel has asked for. */
+static void print_held(json_t *stats)
+{
+    int64_t entries = number(stats, "read_ahead"), files = number(stats, "content");
+    int64_t used = number(stats, "content_used"), unused = number(stats, "content_unused");
+    int64_t bytes = number(stats, "read_ahead_bytes") + number(stats, "content_bytes");
+    if (entries || files || used || unused)
+        (void)printf(
+            "    held in memory: %" PRId64 " entr%s, content of %" PRId64 " file%s, %" PRId64
+            " KiB; opened of what came in advance: %" PRId64 ", gone unopened: %" PRId64 "\n",
+            entries, entries == 1 ? "y" : "ies", files, plural(files), bytes / 1024, used, unused);
+}
+
 static void print_mount(json_t *mount)
 {
     (void)printf("  ");
@@ -261,6 +274,7 @@ static void print_mount(json_t *mount)
     }
     (void)putchar('\n');
     print_visibility("    ", NULL, number(json_object_get(mount, "visibility"), "rules"), stats);
+    print_held(stats);
     int64_t refused = number(stats, "links_refused");
     if (refused)
         (void)printf("    symbolic links refused: %" PRId64 " time%s\n", refused, plural(refused));

@@ -91,16 +91,18 @@ def read_all(path, order):
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["forward", "backward"])
-def test_reading_a_whole_tree(files, through_relay, order):
+def test_reading_a_whole_tree(files, through_relay, run_berth, order):
     mount, count = through_relay()
     found = []
     cost = count(lambda: found.append(read_all(mount.path, order)))
     print(cost, mount.stats())
     assert found[0] == {f"file{number}": content(number) for number in range(400)}
-    assert cost["blocking"] <= 6 and cost["round_trips"] <= 6, cost
+    assert cost["blocking"] <= 4 and cost["round_trips"] <= 4, cost
     again = count(lambda: read_all(mount.path, order))
     assert again["blocking"] == 0, again
     assert mount.stats()["content_used"] > 300
+    told = run_berth("status", check=True).stdout
+    assert "content of 400 files" in told and "gone unopened: 0" in told, told
 
 
 def test_a_file_alone_brings_little(workspace, through_relay):
