@@ -186,7 +186,7 @@ def test_nothing_is_kept_of_what_rules_hide_from_now_on(files, start_mount, serv
     assert inodes(find(mount.path)) == inodes(find(files))
 
 
-def test_a_lost_connection_takes_it_all(files, service, start_relay, start_mount):
+def test_what_is_known_is_right_after_a_lost_connection(files, service, start_relay, start_mount):
     relay = start_relay(service)
     mount = start_mount(service, url=relay.url, workspace=WORKSPACE)
     wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
@@ -195,7 +195,8 @@ def test_a_lost_connection_takes_it_all(files, service, start_relay, start_mount
         relay.cut()
         (files / "a0/b0/c0" / f"new{number}").touch()
         wait_until(lambda: mount.stats()["reconnects"] > number and mount.stats()["coherent"])
-        assert (mount.path / "a0/b0/c0" / f"new{number}").exists()
+        # What nobody waited for is reported soon.
+        wait_until(lambda path=mount.path / "a0/b0/c0" / f"new{number}": path.exists())
         assert inodes(find(mount.path)) == inodes(find(files))
         assert os.stat(mount.path / "a1/b1/c1/file3").st_size == 3
 
