@@ -47,7 +47,7 @@ def test_find_of_a_cold_tree(files, through_relay):
     cost = count(lambda: found.append(find(mount.path)))
     print(cost)
     assert inodes(found[0]) == inodes(find(files))
-    assert cost["round_trips"] <= 2 and cost["blocking"] <= 2
+    assert cost["round_trips"] <= 2 and cost["blocking"] <= 3, cost
     assert cost["kinds"]["READTREE"] == 1
     # All of it again, and in another way.
     again = count(lambda: (find(mount.path), subprocess.run(["ls", "-lR", mount.path], check=True,
