@@ -53,8 +53,8 @@ struct driver {
     struct request_queue waiting;
     struct event *waiting_timer;
     struct request_queue lookups; /* that wait for what is being read ahead */
-    struct table inode_repairs;  /* inode ID -> struct repair under way */
-    struct table handle_repairs; /* handle ID -> struct repair under way */
+    struct table inode_repairs;   /* inode ID -> struct repair under way */
+    struct table handle_repairs;  /* handle ID -> struct repair under way */
 
     struct table locks; /* inode ID -> struct lock_owner and others of it (lock.c) */
     size_t lock_owners;

@@ -348,7 +348,8 @@ static void test_many_nodes(void **state)
     assert_int_equal(nodes, DIRECTORIES * FILES + DIRECTORIES + 1);
     print_message("%zu bytes resident for %zu nodes: %zu each\n", used, nodes, used / nodes);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    assert_true(used / nodes < 320);
+    /* Who is not root is told of changes by a watch on each. */
+    assert_true(used / nodes < (geteuid() == 0 ? 320 : 440));
 #endif
 }
 
