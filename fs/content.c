@@ -181,6 +181,13 @@ void content_changed(struct inode_table *t, uint64_t ino, uint64_t generation)
         drop(t, c);
 }
 
+void content_seen(struct inode_table *t, const struct wire_attr *attr)
+{
+    struct content *c = content_get(t, attr->ino, attr->generation);
+    if (c && c->here && c->attr.version != attr->version)
+        drop(t, c);
+}
+
 void content_rewritten(struct inode *i)
 {
     for (struct handle *h = i->handles; h; h = h->next)

@@ -82,6 +82,9 @@ bool content_take(struct inode_table *t, struct content *c, const struct wire_fi
 
 /* A file has changed, at least in its attributes. */
 void content_changed(struct inode_table *t, uint64_t ino, uint64_t generation);
+/* The service has told these attributes of a file. A content with others is from before a change
+ * that nobody could tell was of this file, as a rename of a name that is not where it was seen. */
+void content_seen(struct inode_table *t, const struct wire_attr *attr);
 /* And what is in it has, or may have: its handles are doubtful. */
 void content_rewritten(struct inode *i);
 /* Its handles keep nothing. */

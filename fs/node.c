@@ -190,8 +190,9 @@ static bool stat_read_ahead(struct request *r)
         attr = listing ? tree_attr(listing) : NULL;
     } else {
         const struct content *c = content_get(&d->inodes, i->ino, i->generation);
-        /* Another name of it may have been removed, without our knowing that it was this file. */
-        attr = c && c->here && c->attr.nlink <= 1 ? &c->attr : NULL;
+        /* Another name of it may have been removed, or one where it was not seen last been renamed,
+         * without our knowing that it was this file. */
+        attr = c && c->here && c->attr.nlink <= 1 && i->parent ? &c->attr : NULL;
     }
     if (!attr)
         return false;

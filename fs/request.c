@@ -481,6 +481,7 @@ void request_reply_attr(struct request *r, struct inode *inode, const struct wir
     }
     if (inode == r->driver->inodes.root)
         r->driver->root_attr = *attr;
+    content_seen(&r->driver->inodes, attr);
     struct stat st;
     request_stat(r->driver, attr, &st);
     (void)fuse_reply_attr(r->fuse, &st, coherence_attr_timeout(r->driver, inode, attr, r->stamp));
@@ -495,6 +496,7 @@ static void reply_entry(struct request *r, struct inode *inode, const struct wir
     }
     struct fuse_entry_param e;
     const struct inode *parent = r->target ? r->target : r->inode;
+    content_seen(&r->driver->inodes, attr);
     request_entry(r->driver, parent ? parent : r->driver->inodes.root, inode, attr, r->stamp, &e);
     inode_looked_up(inode);
     /* An answer that did not arrive gave the kernel no reference. */
