@@ -63,6 +63,7 @@ struct driver {
     uint32_t lock_claimed;   /* connection on which we have claimed */
     uint32_t lock_ready;     /* connection on which locks can be taken again */
 
+    size_t sequence_bytes;     /* sequence.c */
     struct prefetch *prefetch; /* NULL: nothing has been asked for in advance */
 
     struct disk *disk; /* NULL: contents are kept in memory alone */

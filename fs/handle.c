@@ -1,5 +1,7 @@
 #include "handle.h"
 
+#include "sequence.h"
+
 int handle_new(struct handle_table *t, struct inode *inode, uint64_t wire, uint32_t connection,
                uint32_t flags, struct handle **ret)
 {
@@ -37,6 +39,7 @@ static void handle_free(struct handle_table *t, struct handle *h)
     if (h->wire && h->connection == t->inodes->connection)
         (void)buffer_append_u64(&t->releases, h->wire);
     content_unpin(t->inodes, h->content);
+    sequence_free(h->sequence);
     inode_unpin(t->inodes, h->inode);
     free(h);
 }

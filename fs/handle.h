@@ -6,24 +6,28 @@
 #include "inode.h"
 #include "listing.h"
 
+struct sequence;
+
 struct handle {
     uint64_t id;
     uint64_t wire;
     struct inode *inode; /* pinned */
     struct handle *next; /* of the same inode */
     uint32_t connection;
-    uint32_t flags;                       /* WIRE_OPEN_…, for opening it again */
-    bool lost;                            /* its lock is: nothing more may be done through it */
-    bool dirty;                           /* written since the last FLUSH or FSYNC that succeeded */
-    int error;                            /* of a change that was not reported yet; or 0 */
-    uint64_t sent_stamp;                  /* inode's stamp at the last change sent by pipeline.c */
-    uint64_t answered_stamp;              /* and answered */
-    struct wire_attr *foreseen;           /* see pipeline_note_attr; or NULL */
-    uint32_t pins;                        /* requests in flight, and 1 until it is released */
-    struct listing *listing;              /* directories: entries read ahead, or NULL */
-    struct content *content;              /* files: what it was opened by, pinned; or NULL */
-    struct wire_attr attr;                /* when it was opened here; ino 0: at the service */
-    bool doubtful;                        /* content may have been rewritten */
+    uint32_t flags;             /* WIRE_OPEN_…, for opening it again */
+    bool lost;                  /* its lock is: nothing more may be done through it */
+    bool dirty;                 /* written since the last FLUSH or FSYNC that succeeded */
+    int error;                  /* of a change that was not reported yet; or 0 */
+    uint64_t sent_stamp;        /* inode's stamp at the last change sent by pipeline.c */
+    uint64_t answered_stamp;    /* and answered */
+    struct wire_attr *foreseen; /* see pipeline_note_attr; or NULL */
+    uint32_t pins;              /* requests in flight, and 1 until it is released */
+    struct listing *listing;    /* directories: entries read ahead, or NULL */
+    struct content *content;    /* files: what it was opened by, pinned; or NULL */
+    struct wire_attr attr;      /* when it was opened here; ino 0: at the service */
+    struct sequence *sequence;  /* files: what is read ahead, or NULL */
+    uint64_t size;              /* files: when it was opened for reading; 0: not to be read ahead */
+    bool doubtful;              /* content may have been rewritten */
     struct handle *newer, *older;         /* of those not opened at the service (open.c) */
     uint64_t opened_ns;                   /* 0: not one of these */
     size_t tree_index;                    /* where it went on last in a listing of tree.h */

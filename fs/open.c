@@ -109,6 +109,8 @@ static void open_done(struct request *r, int error, const struct wire_message *r
         pipeline_known(r);
     if (current)
         pipeline_note_attr(d, h, &reply->opened.attr);
+    if (!fi.direct_io && (flags & WIRE_OPEN_READ))
+        h->size = reply->opened.attr.size;
     if (fuse_reply_open(r->fuse, &fi) != 0)
         handle_release(&d->handles, h);
     request_free(r);
@@ -156,6 +158,7 @@ static void open_here(struct request *r, struct content *c, const struct wire_at
         return;
     }
     h->attr = *attr;
+    h->size = attr->size;
     if (c) {
         bool first = c->ahead && !c->used;
         content_use(&d->inodes, c);

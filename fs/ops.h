@@ -50,6 +50,8 @@ uint32_t open_atime_flag(const struct driver *d, int flags, unsigned long mount_
 
 /* read.c: what is in open files */
 void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
+/* Sends a READ of r->handle, of r->size bytes at r->offset. */
+void read_at_service(struct request *r);
 void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi);
 
 /* write.c: changing it */

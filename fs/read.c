@@ -1,4 +1,5 @@
 #include "ops.h"
+#include "sequence.h"
 
 static void read_content(struct request *r)
 {
@@ -26,6 +27,13 @@ static void read_done(struct request *r, int error, const struct wire_message *r
     request_free(r);
 }
 
+void read_at_service(struct request *r)
+{
+    r->message.read.offset = r->offset;
+    r->message.read.size = (uint32_t)r->size;
+    request_send(r, read_done);
+}
+
 void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
     struct request *r = request_start(req, WIRE_READ, NULL, NULL);
@@ -37,9 +45,8 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
         read_content(r);
         return;
     }
-    r->message.read.offset = (uint64_t)off;
-    r->message.read.size = (uint32_t)r->size;
-    request_send(r, read_done);
+    if (!sequence_read(r))
+        read_at_service(r);
 }
 
 static void lseek_done(struct request *r, int error, const struct wire_message *reply)

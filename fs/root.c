@@ -292,6 +292,7 @@ int root_describe(const struct driver *d, char **ret)
         {"content_bytes", d->inodes.content.bytes},
         {"content_used", d->inodes.content.used},
         {"content_unused", d->inodes.content.unused},
+        {"sequence_bytes", d->sequence_bytes},
         {"content_received", d->stats.content_received},
         {"disk_entries", disk.entries},
         {"disk_read", disk.read},

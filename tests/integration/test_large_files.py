@@ -1,0 +1,136 @@
+"""Large files: read ahead when they are read from one end to the other, and not when they are read
+here and there; and never an older state than was told."""
+
+import os
+import random
+
+import pytest
+
+from lib.cached import start_mount, through_relay, workspace  # noqa: F401, fixtures
+from lib.exec_client import WORKSPACE, ExecClient
+from lib.harness import wait_until
+
+MIB = 1 << 20
+SIZE = 24 * MIB
+STEP = 128 << 10  # of one READ
+
+
+@pytest.fixture
+def opened():
+    """A function that opens a file until the end of the test, before the mounts go."""
+    descriptors = []
+
+    def open_it(path):
+        descriptors.append(os.open(path, os.O_RDONLY))
+        return descriptors[-1]
+    yield open_it
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def large(workspace):
+    """Its path in the workspace; what is in it says where."""
+    path = workspace / "large"
+    with open(path, "wb") as file:
+        for offset in range(0, SIZE, 4096):
+            file.write(page(offset))
+    return path
+
+
+def page(offset, text=b"old"):
+    return (b"%s %d " % (text, offset) * 1024)[:4096]
+
+
+def forget_pages():
+    with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
+        file.write("1")
+
+
+def read_through(descriptor):
+    for offset in range(0, SIZE, MIB):
+        block = os.pread(descriptor, MIB, offset)
+        for at in range(0, MIB, 4096):
+            assert block[at:at + 4096] == page(offset + at), offset + at
+
+
+def test_a_file_read_from_one_end_to_the_other(large, through_relay, opened):
+    mount, count = through_relay()
+    descriptor = opened(mount.path / "large")
+    cost = count(lambda: read_through(descriptor))
+    print(cost)
+    # The first three tell that more is wanted. Then somebody waits only for what is under way.
+    assert cost["blocking"] <= 6, cost
+    assert cost["kinds"]["READ"] <= SIZE / (256 << 10) + 8, cost
+    assert os.pread(descriptor, 10, SIZE) == b""
+
+
+def test_a_file_read_here_and_there(large, through_relay, opened):
+    mount, count = through_relay()
+    descriptor = opened(mount.path / "large")
+    rng = random.Random(1)
+
+    def some():
+        for offset in rng.sample(range(0, SIZE, 4096), 200):
+            assert os.pread(descriptor, 4096, offset) == page(offset)
+    cost = count(some)
+    print(cost)
+    assert cost["kinds"]["READ"] <= 200 and cost["bytes"] < 200 * 4096 * 1.2, cost
+
+
+@pytest.mark.parametrize("by", ["a command", "another mount", "this mount"])
+def test_a_change_while_it_is_read(large, service, start_mount, opened, by):
+    mount, other = (start_mount(service, workspace=WORKSPACE) for _ in range(2))
+    for each in (mount, other):
+        wait_until(lambda each=each: each.stats()["coherent"], what="reports of changes")
+    with ExecClient(service.socket) as client:
+        for number in range(12):
+            descriptor = opened(mount.path / "large")
+            # The kernel then asks for nothing by itself: what it wants after the change is what follows.
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+            offset = 0
+            while offset < 2 * MIB:  # what follows is under way, or here
+                assert os.pread(descriptor, STEP, offset)[:3] in (b"old", b"new")
+                offset += STEP
+            text = b"new %06d" % number
+            where = offset + (number % 6) * STEP
+            if by == "a command":
+                client.run(WORKSPACE, ["sh", "-c", f"printf '{text.decode()}' |"
+                                       f" dd of=large bs=1 seek={where} conv=notrunc status=none"])
+            else:
+                path = (other if by == "another mount" else mount).path / "large"
+                with open(path, "r+b", buffering=0) as file:
+                    os.pwrite(file.fileno(), text, where)
+            while offset <= where:
+                block = os.pread(descriptor, STEP, offset)
+                offset += STEP
+            assert block.startswith(text), number
+            forget_pages()
+
+
+def test_a_file_cut_while_it_is_read(large, service, start_mount, opened):
+    mount = start_mount(service, workspace=WORKSPACE)
+    wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
+    descriptor = opened(mount.path / "large")
+    assert len(os.pread(descriptor, 2 * MIB, 0)) == 2 * MIB
+    with ExecClient(service.socket) as client:
+        client.run(WORKSPACE, ["truncate", "-s", str(2 * MIB + 5), "large"])
+    assert os.pread(descriptor, MIB, 2 * MIB) == page(2 * MIB)[:5]
+
+
+def test_readers_of_many_files(workspace, service, start_mount):
+    """What is read ahead has a bound for all together."""
+    for number in range(24):
+        (workspace / f"f{number}").write_bytes(bytes([number]) * 6 * MIB)
+    mount = start_mount(service, workspace=WORKSPACE)
+    wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
+    descriptors = [os.open(mount.path / f"f{number}", os.O_RDONLY) for number in range(24)]
+    most = 0
+    for offset in range(0, 4 * MIB, 256 << 10):
+        for number, descriptor in enumerate(descriptors):
+            assert os.pread(descriptor, 256 << 10, offset) == bytes([number]) * (256 << 10)
+        most = max(most, mount.stats()["sequence_bytes"])
+    assert 4 * MIB < most <= 32 * MIB
+    for descriptor in descriptors:
+        os.close(descriptor)
+    wait_until(lambda: mount.stats()["sequence_bytes"] == 0)
