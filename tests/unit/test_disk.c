@@ -29,7 +29,8 @@ struct place {
 static int setup(void **state)
 {
     struct place *p = calloc(1, sizeof *p);
-    assert_non_null(p);
+    if (!p)
+        return -1;
     (void)snprintf(p->base, sizeof p->base, "/tmp/berth-disk-XXXXXX");
     assert_non_null(mkdtemp(p->base));
     (void)snprintf(p->path, sizeof p->path, "%s/berth", p->base);
