@@ -380,11 +380,18 @@ static void tell(struct request *r, const struct wire_attr *attr)
     }
 }
 
+static bool ends_far_out(const struct wire_message *m)
+{
+    if (m->type == WIRE_WRITE)
+        return m->write.offset > PIPELINE_END_MAX - m->write.data.len;
+    return (m->setattr.valid & WIRE_SET_SIZE) && m->setattr.size > PIPELINE_END_MAX;
+}
+
 bool pipeline_send(struct request *r, const struct wire_attr *attr)
 {
     struct driver *d = r->driver;
     struct pipeline *p = d->pipeline;
-    struct file *f = may_send(r) ? take_file(d, r->handle) : NULL;
+    struct file *f = may_send(r) && !ends_far_out(&r->message) ? take_file(d, r->handle) : NULL;
     if (!f)
         return false;
     inode_changed(&d->inodes, f->inode);

@@ -26,6 +26,10 @@
 /* Requests under way: leaves places among the calls of a connection for everybody else. */
 #define PIPELINE_REQUESTS_MAX 256
 
+/* A file that would end further on may be larger than its filesystem can have it, which programs
+ * expect to hear at once; ext4 with blocks of 1 KiB has the smallest limit of those in use. */
+#define PIPELINE_END_MAX ((uint64_t)16 << 30)
+
 struct pipeline;
 
 /* -ENOMEM */

@@ -4,17 +4,22 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <syslog.h>
 
 #include "base/cleanup.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "client/client.h"
 #include "mount.h"
 
 #define LOG_LINE_MAX 1024
+
+/* How often it is looked whether the driver is dying. */
+#define LOOK_MS 500
 
 enum message_kind { MESSAGE_MOUNTED = 1, MESSAGE_UNMOUNTED = 2, MESSAGE_SESSION = 3 };
 
@@ -93,12 +98,30 @@ static void clean_up(const struct watch *w)
         end_session(w);
 }
 
+/* A driver that was killed while it told the kernel to forget (notifier.h) cannot go before the
+ * requests that call waits for have ended, and they wait for the driver. It closes nothing until
+ * then; but its first thread is gone. */
+static bool driver_is_dying(void)
+{
+    char path[32], status[4096];
+    size_t len = 0;
+    (void)snprintf(path, sizeof path, "/proc/%d/status", (int)getppid());
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || file_read_up_to(fd, status, sizeof status - 1, &len) < 0)
+        return false;
+    status[len] = '\0';
+    return strstr(status, "\nState:\tZ");
+}
+
 static void supervise(struct watch *w)
 {
     for (;;) {
         struct pollfd fds[] = {{.fd = w->control, .events = POLLIN},
                                {.fd = w->log, .events = POLLIN}};
-        if (poll(fds, 2, -1) < 0)
+        int ready = poll(fds, 2, w->mounted ? LOOK_MS : -1);
+        if (ready == 0 && driver_is_dying())
+            break;
+        if (ready <= 0)
             continue;
         if (fds[1].revents)
             log_bytes(w);

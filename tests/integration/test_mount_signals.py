@@ -45,7 +45,7 @@ def stalled(service, start_relay, start_mount, run_berth):
     """The relay, a mount behind it, and a program that is about to make a call there."""
     run_berth("create", "demo", check=True)
     relay = start_relay(service)
-    mount = start_mount(service, url=relay.url, workspace="demo", options="timeout=60")
+    mount = start_mount(service, url=relay.url, workspace="demo", options="timeout=60,cache=no")
     tree = service.root / "workspaces" / "demo" / "tree"
     (tree / "f").write_bytes(bytes(2 << 20))
     (tree / "g").write_bytes(b"g")
