@@ -68,6 +68,8 @@ struct driver {
 
     struct disk *disk; /* NULL: contents are kept in memory alone */
 
+    size_t naming; /* MKDIR and RENAME under way: a name may lead to a directory in a moment */
+
     struct climbs *climbs; /* NULL: there were none (climb.c) */
 
     struct device *device;

@@ -14,6 +14,8 @@
 static void entry_done(struct request *r, int error, const struct wire_message *reply)
 {
     struct driver *d = r->driver;
+    if (r->message.type == WIRE_MKDIR)
+        d->naming--;
     if (error == -ENOENT && r->message.type == WIRE_LOOKUP) {
         /* With a timeout, the kernel also remembers that there is none. */
         struct fuse_entry_param none = {
@@ -389,6 +391,7 @@ void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
         return;
     r->message.mkdir = (struct wire_mkdir){.mode = mode, .name = request_name(r)};
     REQUEST_SET_MAKER(r, mkdir);
+    r->driver->naming++;
     request_send(r, entry_done);
 }
 
@@ -456,6 +459,7 @@ void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 
 static void renamed(struct request *r, int error, const struct wire_message *reply)
 {
+    r->driver->naming--;
     if (error == 0) {
         inode_names_changed(&r->driver->inodes, r->inode);
         inode_names_changed(&r->driver->inodes, r->target);
@@ -494,6 +498,7 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
     r->message.rename.new_name = request_new_name(r);
     inode_rename_begin(&d->inodes, r->inode, request_name(r), r->target, request_new_name(r),
                        flags & RENAME_EXCHANGE);
+    d->naming++;
     climb_send_rename(r, renamed);
 }
 
