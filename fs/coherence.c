@@ -159,8 +159,8 @@ static int tell_name(struct driver *d, struct notifier *n, const struct inode *p
                      struct bytes name)
 {
     struct inode *i = inode_named(&d->inodes, parent, name);
-    /* Of a file with more names only one is known. But what is not known yet may be a directory that
-     * is just made or renamed here: dropped when that is done, it would have no path. */
+    /* Of a file with more names only one is known. But what is not known yet may be a directory
+     * that is just made or renamed here: dropped when that is done, it would have no path. */
     bool drop = !i && !d->naming && news_lately(d->coherence->linked_news);
     for (; i; i = inode_named_after(i, parent, name))
         drop = note_expired(i) || drop;
