@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import random
 import subprocess
 import time
 
@@ -103,6 +104,25 @@ def test_reading_a_whole_tree(files, through_relay, run_berth, order):
     assert mount.stats()["content_used"] > 300
     told = run_berth("status", check=True).stdout
     assert "content of 400 files" in told and "gone unopened: 0" in told, told
+
+
+@pytest.mark.parametrize("number", [400, pytest.param(5000, marks=pytest.mark.long)])
+@pytest.mark.timeout(300)
+def test_rg_of_a_cold_tree(workspace, through_relay, run, run_there, number):
+    rng = random.Random(1)
+    for file in range(number):
+        path = workspace / f"a{file % 7}" / f"b{file % 50}" / f"file{file}.c"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content(file, rng.randrange(24000)))
+    run_there("true")  # what was written has been reported
+    mount, count = through_relay()
+
+    def search():
+        assert run(["rg", "needle"], cwd=mount.path).returncode == 1
+    first, second = count(search), count(search)
+    print(first, second)
+    assert first["blocking"] <= 4 and first["round_trips"] <= 4, first
+    assert second["blocking"] == 0, second
 
 
 def test_a_file_alone_brings_little(workspace, through_relay):

@@ -83,9 +83,10 @@ def test_looking_names_up_reads_ahead_too(files, through_relay):
     assert cost["blocking"] <= 3, cost
 
 
-def test_git_status_of_a_cold_repository(workspace, through_relay, run):
+@pytest.mark.parametrize("number_of_files", [1000, pytest.param(5000, marks=pytest.mark.long)])
+def test_git_status_of_a_cold_repository(workspace, through_relay, run, number_of_files):
     run(["git", "init", "-q", "."], cwd=workspace, check=True)
-    for number in range(1000):
+    for number in range(number_of_files):
         path = workspace / f"src{number % 20}" / f"part{number % 3}" / f"file{number}.c"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"int f{number}(void);\n")
@@ -103,7 +104,9 @@ def test_git_status_of_a_cold_repository(workspace, through_relay, run):
     print(first, second)
     assert told == ["", ""]
     # Nothing is asked about the thousand files one by one, and git's own come before it opens them.
-    assert first["blocking"] <= 3 and first["round_trips"] <= 3, first
+    # (The loose objects of 5,000 files do not fit into what is read ahead at once.)
+    most = 3 if number_of_files == 1000 else 4
+    assert first["blocking"] <= most and first["round_trips"] <= most, first
     assert second["blocking"] == 0, second
 
 
