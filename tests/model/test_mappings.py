@@ -16,6 +16,7 @@ def test_mappings_on_two_mounts(mounted, mounted_too, workspace):
     assert memory[:1] == b"x"
     os.pwrite(there, b"w", 0)
     assert memory[:1] == b"w", "a write on the same mount"
+    os.fsync(there)  # of writes that are under way the one that arrives last is the last
     os.pwrite(here, b"y", 0)
     wait_until(lambda: os.pread(there, 1, 0) == b"y" and memory[:1] == b"y")
     (workspace / "f").open("r+b", buffering=0).write(b"z")
