@@ -2,11 +2,15 @@
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 /* Reads until size bytes or the end. 0 and *ret_len, or a negative errno. To notice a file that
  * is longer than it may be, ask for one byte more. */
 int file_read_up_to(int fd, void *data, size_t size, size_t *ret_len);
+
+/* The same from an offset, whatever the descriptor's own is. */
+int file_read_at(int fd, void *data, size_t size, uint64_t offset, size_t *ret_len);
 
 /* Writes all len bytes. 0 or a negative errno; how much was written is then not known. */
 int file_write_all(int fd, const void *data, size_t len);

@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "base/cleanup.h"
+#include "base/file.h"
 
 #define HEADER_SIZE 4096
 #define MAKING_SECONDS 10 /* a file younger than this may be about to get its header */
@@ -35,23 +36,6 @@ static_assert(sizeof(struct segment_slot) == 16, "slots have no holes");
 static_assert(DATA_START % SEGMENT_UNIT == 0, "data begins at a unit");
 static_assert(DATA_START + SEGMENT_DIGEST_SIZE + SEGMENT_CONTENT_MAX <= (1 << 20),
               "a content fits into the smallest segment");
-
-static int read_at(int fd, void *data, size_t size, uint64_t at, size_t *ret_len)
-{
-    size_t len = 0;
-    while (len < size) {
-        ssize_t n = pread(fd, (uint8_t *)data + len, size - len, (off_t)(at + len));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        if (n == 0)
-            break;
-        len += (size_t)n;
-    }
-    *ret_len = len;
-    return 0;
-}
 
 static int write_at(int fd, const void *data, size_t size, uint64_t at)
 {
@@ -106,7 +90,7 @@ static int read_header(int fd, struct segment_service *ret)
         return -errno;
     struct header header;
     size_t len = 0;
-    int r = S_ISREG(st.st_mode) ? read_at(fd, &header, sizeof header, 0, &len) : 0;
+    int r = S_ISREG(st.st_mode) ? file_read_at(fd, &header, sizeof header, 0, &len) : 0;
     if (r < 0)
         return r;
     if (len < sizeof header || memcmp(header.magic, magic, sizeof magic) != 0 ||
@@ -142,7 +126,7 @@ int segment_open(int dir, const char *name, struct segment_service *ret_service,
 static int load_slots(int fd, struct segment_slot *slots, uint32_t *ret_used, uint64_t *ret_end)
 {
     size_t len = 0;
-    int r = read_at(fd, slots, SEGMENT_SLOTS_MAX * sizeof *slots, HEADER_SIZE, &len);
+    int r = file_read_at(fd, slots, SEGMENT_SLOTS_MAX * sizeof *slots, HEADER_SIZE, &len);
     if (r < 0)
         return r;
     uint32_t used = 0;

@@ -149,17 +149,6 @@ static void print_all(const struct cache *c, bool cleared)
     }
 }
 
-static json_t *json_text(const char *text)
-{
-    struct bytes bytes = bytes_of_string(text);
-    _cleanup_buffer_ struct buffer escaped = {0};
-    if (text_is_utf8(bytes))
-        return json_stringn(text, bytes.len);
-    if (text_escape(&escaped, bytes, TEXT_VALUE) < 0)
-        return NULL;
-    return json_stringn((const char *)escaped.data, escaped.len);
-}
-
 static int set_amount(json_t *object, uint64_t entries, uint64_t bytes)
 {
     int r = json_object_set_new(object, "bytes", json_integer((json_int_t)bytes));
@@ -169,11 +158,11 @@ static int set_amount(json_t *object, uint64_t entries, uint64_t bytes)
 static int print_json(const struct cache *c)
 {
     json_t *all = json_object(), *services = json_array();
-    int r = json_object_set_new(all, "path", json_text(c->path));
+    int r = json_object_set_new(all, "path", text_json(c->path));
     r |= set_amount(all, c->entries, c->bytes);
     for (size_t i = 0; r == 0 && i < c->count; i++) {
         json_t *one = json_object();
-        r |= json_object_set_new(one, "url", json_text(c->parts[i].service.name));
+        r |= json_object_set_new(one, "url", text_json(c->parts[i].service.name));
         r |= set_amount(one, c->parts[i].entries, c->parts[i].bytes);
         r |= json_array_append_new(services, one);
     }

@@ -56,29 +56,17 @@ static int ask_service(struct cli *cli, json_t **ret, struct failure *f)
     return 0;
 }
 
-/* Bytes as a JSON string, escaped where they are not UTF-8. */
-static json_t *json_text(const char *text)
-{
-    struct bytes bytes = bytes_of_string(text);
-    _cleanup_buffer_ struct buffer escaped = {0};
-    if (text_is_utf8(bytes))
-        return json_stringn(text, bytes.len);
-    if (text_escape(&escaped, bytes, TEXT_VALUE) < 0)
-        return NULL;
-    return json_stringn((const char *)escaped.data, escaped.len);
-}
-
 static json_t *mount_json(const struct mount_row *row)
 {
     json_t *info;
     struct failure failure;
     enum mount_state state = mount_state_read(row, &info, &failure);
     json_t *object = info ? info : json_object();
-    int r = json_object_set_new(object, "mountpoint", json_text(row->point));
+    int r = json_object_set_new(object, "mountpoint", text_json(row->point));
     r |= json_object_set_new(object, "state", json_string(mount_state_name(state)));
     if (!info) {
-        r |= json_object_set_new(object, "url", json_text(row->source));
-        r |= json_object_set_new(object, "error", json_text(failure.text));
+        r |= json_object_set_new(object, "url", text_json(row->source));
+        r |= json_object_set_new(object, "error", text_json(failure.text));
     }
     if (r == 0)
         return object;
@@ -309,9 +297,9 @@ static int collect(struct cli *cli, json_t *all)
     json_t *mounts = NULL;
     struct failure failure;
     int asked = ask_service(cli, &service, &failure);
-    int r = json_object_set_new(all, "url", json_text(cli->settings.url));
+    int r = json_object_set_new(all, "url", text_json(cli->settings.url));
     r |= json_object_set_new(all, "service", service ? service : json_null());
-    r |= json_object_set_new(all, "error", asked < 0 ? json_text(failure.text) : json_null());
+    r |= json_object_set_new(all, "error", asked < 0 ? text_json(failure.text) : json_null());
     int counted = collect_mounts(&mounts);
     if (counted < 0)
         return counted;

@@ -131,3 +131,14 @@ char *text_copy(struct bytes data)
     copy[data.len] = 0;
     return copy;
 }
+
+json_t *text_json(const char *text)
+{
+    struct bytes bytes = bytes_of_string(text);
+    _cleanup_buffer_ struct buffer escaped = {0};
+    if (text_is_utf8(bytes))
+        return json_stringn(text, bytes.len);
+    if (text_escape(&escaped, bytes, TEXT_VALUE) < 0)
+        return NULL;
+    return json_stringn((const char *)escaped.data, escaped.len);
+}

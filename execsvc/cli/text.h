@@ -1,6 +1,8 @@
 /* Text from others (thread IDs, file names, answers of a service) on its way to a terminal. */
 #pragma once
 
+#include <jansson.h>
+
 #include "base/buffer.h"
 
 enum text_form {
@@ -21,6 +23,9 @@ size_t text_width(struct bytes text);
 
 /* True when data is valid UTF-8 (no surrogates, no over-long forms). */
 bool text_is_utf8(struct bytes data);
+
+/* As a JSON string, escaped (TEXT_VALUE) where it is not UTF-8. NULL: no memory. */
+json_t *text_json(const char *text);
 
 /* The bytes as a new string; NULL: no memory. They must hold no NUL. */
 char *text_copy(struct bytes data);

@@ -5,6 +5,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
+
 /* Bytes of content that one request gets, whatever it asks for. Stops a client from making every
  * reply, and what waits behind it, as large as a frame can be. */
 #define FILES_SIZE_MAX ((size_t)512 << 10)
@@ -48,17 +50,7 @@ static int read_whole(int fd, size_t max, struct buffer *data)
     int r = buffer_reserve(data, max);
     if (r < 0)
         return r;
-    while (data->len < max) {
-        ssize_t n = pread(fd, data->data + data->len, max - data->len, (off_t)data->len);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        if (n == 0)
-            break;
-        data->len += (size_t)n;
-    }
-    return 0;
+    return file_read_at(fd, data->data, max, 0, &data->len);
 }
 
 /* By the clock that the kernel takes file times from. */

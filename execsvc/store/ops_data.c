@@ -4,6 +4,8 @@
 #include <linux/falloc.h>
 #include <sys/uio.h>
 
+#include "base/file.h"
+
 #define FALLOCATE_ALL                                                        \
     (FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_COLLAPSE_RANGE | \
      FALLOC_FL_ZERO_RANGE | FALLOC_FL_INSERT_RANGE | FALLOC_FL_UNSHARE_RANGE)
@@ -42,20 +44,10 @@ OPERATION(read)
     r = buffer_reserve(&ret->storage, size);
     if (r < 0)
         return r;
-    size_t done = 0;
     /* To the end even after a short count, which may be an error that has not been told. */
-    while (done < size) {
-        ssize_t n = pread(handle->fd, ret->storage.data + done, size - done,
-                          (off_t)(m->read.offset + done));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        if (n == 0)
-            break;
-        done += (size_t)n;
-    }
-    ret->storage.len = done;
+    r = file_read_at(handle->fd, ret->storage.data, size, m->read.offset, &ret->storage.len);
+    if (r < 0)
+        return r;
     reply_data(ret);
     return 0;
 }

@@ -370,3 +370,15 @@ bool directory_empty(const char *path)
     (void)closedir(stream);
     return count == 2; /* . and .. */
 }
+
+void assert_same_attr(const struct wire_attr *a, const struct wire_attr *b)
+{
+    struct buffer one = {0}, two = {0};
+    const struct wire_message m = {.type = WIRE_ATTRS, .attrs.attr = *a},
+                              n = {.type = WIRE_ATTRS, .attrs.attr = *b};
+    assert_int_equal(wire_encode(&one, &m), 0);
+    assert_int_equal(wire_encode(&two, &n), 0);
+    assert_memory_equal(one.data, two.data, WIRE_ATTR_SIZE);
+    buffer_release(&one);
+    buffer_release(&two);
+}

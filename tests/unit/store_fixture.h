@@ -82,3 +82,5 @@ bool directory_empty(const char *path);
 
 /* rm -rf that passes chmod 000. */
 void remove_directory(const char *path);
+
+void assert_same_attr(const struct wire_attr *a, const struct wire_attr *b);

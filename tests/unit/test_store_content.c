@@ -39,18 +39,6 @@ static int read_files(struct fixture *f, const uint64_t *nodes, size_t count, ui
     return r;
 }
 
-static void assert_same_attr(const struct wire_attr *a, const struct wire_attr *b)
-{
-    struct buffer one = {0}, two = {0};
-    const struct wire_message m = {.type = WIRE_ATTRS, .attrs.attr = *a},
-                              n = {.type = WIRE_ATTRS, .attrs.attr = *b};
-    assert_int_equal(wire_encode(&one, &m), 0);
-    assert_int_equal(wire_encode(&two, &n), 0);
-    assert_memory_equal(one.data, two.data, WIRE_ATTR_SIZE);
-    buffer_release(&one);
-    buffer_release(&two);
-}
-
 /* Steps through the reply. */
 static bool next_file(struct fixture *f, uint32_t *offset, struct wire_file *ret)
 {

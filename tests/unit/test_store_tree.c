@@ -117,18 +117,6 @@ static void test_breadth_first(void **state)
     assert_int_equal(t_status(f, "nodes"), 3);
 }
 
-static void assert_same_attr(const struct wire_attr *a, const struct wire_attr *b)
-{
-    struct buffer one = {0}, two = {0};
-    const struct wire_message m = {.type = WIRE_ATTRS, .attrs.attr = *a},
-                              n = {.type = WIRE_ATTRS, .attrs.attr = *b};
-    assert_int_equal(wire_encode(&one, &m), 0);
-    assert_int_equal(wire_encode(&two, &n), 0);
-    assert_memory_equal(one.data, two.data, WIRE_ATTR_SIZE);
-    buffer_release(&one);
-    buffer_release(&two);
-}
-
 static void test_what_it_tells(void **state)
 {
     struct fixture *f = *state;
