@@ -4,11 +4,14 @@
 #include <stdint.h>
 #include <unistd.h>
 
-int file_read_up_to(int fd, void *data, size_t size, size_t *ret_len)
+/* offset < 0: from where the descriptor is. */
+static int read_all(int fd, void *data, size_t size, off_t offset, size_t *ret_len)
 {
     size_t len = 0;
     while (len < size) {
-        ssize_t n = read(fd, (uint8_t *)data + len, size - len);
+        uint8_t *next = (uint8_t *)data + len;
+        ssize_t n = offset < 0 ? read(fd, next, size - len)
+                               : pread(fd, next, size - len, offset + (off_t)len);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
@@ -21,21 +24,14 @@ int file_read_up_to(int fd, void *data, size_t size, size_t *ret_len)
     return 0;
 }
 
+int file_read_up_to(int fd, void *data, size_t size, size_t *ret_len)
+{
+    return read_all(fd, data, size, -1, ret_len);
+}
+
 int file_read_at(int fd, void *data, size_t size, uint64_t offset, size_t *ret_len)
 {
-    size_t len = 0;
-    while (len < size) {
-        ssize_t n = pread(fd, (uint8_t *)data + len, size - len, (off_t)(offset + len));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        if (n == 0)
-            break;
-        len += (size_t)n;
-    }
-    *ret_len = len;
-    return 0;
+    return offset > INT64_MAX ? -EINVAL : read_all(fd, data, size, (off_t)offset, ret_len);
 }
 
 int file_write_all(int fd, const void *data, size_t len)

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from lib.cached import start_mount, workspace  # noqa: F401, fixtures
+from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE
 from lib.harness import wait_until
 

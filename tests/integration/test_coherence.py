@@ -7,7 +7,7 @@ import pytest
 
 from lib import agent
 from lib.berthwire import Connection
-from lib.cached import start_mount, workspace  # noqa: F401, fixtures
+from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 
 

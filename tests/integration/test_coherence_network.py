@@ -15,7 +15,7 @@ import time
 import pytest
 
 from lib import agent, harness
-from lib.cached import start_mount, workspace  # noqa: F401, fixtures
+from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 
 SECONDS, LONG_SECONDS = 20, 240

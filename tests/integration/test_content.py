@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from lib.cached import start_mount, through_relay, workspace  # noqa: F401, fixtures
+from lib.cached import through_relay, workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 from lib.harness import wait_until
 

@@ -12,7 +12,7 @@ import pytest
 
 from integration.test_read_your_exec import ANY_LINK, by_exec, rounds
 from lib.agent import compare, seen
-from lib.cached import start_mount, workspace  # noqa: F401, fixtures
+from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 
 ROUNDS = 150

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from lib import harness as parts
-from lib.cached import start_mount, workspace  # noqa: F401, fixtures
+from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 
 SECONDS, LONG_SECONDS = 15, 240

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from lib import agent
-from lib.cached import start_mount, workspace  # noqa: F401, fixtures
+from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 
 ROUNDS = 600

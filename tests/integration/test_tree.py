@@ -10,7 +10,7 @@ import pytest
 
 from lib import berthwire
 from lib.agent import PLACES, change, compare
-from lib.cached import start_mount, through_relay, workspace  # noqa: F401, fixtures
+from lib.cached import through_relay, workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 from lib.harness import wait_until
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from lib.cached import start_mount, workspace  # noqa: F401, fixtures
+from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE
 from lib.harness import wait_until
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lib.cached import start_mount, workspace  # noqa: F401, fixtures
+from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 
 SIZE = 8192

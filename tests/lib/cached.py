@@ -1,4 +1,4 @@
-"""Fixtures of tests about mounts that keep what they were told: import them by name."""
+"""Fixtures of tests about what mounts keep, which is counted: import them by name."""
 
 import pytest
 
@@ -7,14 +7,6 @@ from lib.harness import wait_until
 
 # Requests that nobody may be waiting for.
 QUIET = ("PING", "STATFS", "READTREE", "READFILES", "OPEN", "READ")
-
-
-@pytest.fixture
-def start_mount(start_mount):
-    """As everywhere, with cache=yes."""
-    def start(*arguments, options="", **keywords):
-        return start_mount(*arguments, options=",".join(filter(None, [options, "cache=yes"])), **keywords)
-    return start
 
 
 @pytest.fixture
