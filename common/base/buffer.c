@@ -83,7 +83,8 @@ int buffer_printf(struct buffer *b, const char *format, ...)
 void buffer_consume(struct buffer *b, size_t n)
 {
     b->len -= n;
-    memmove(b->data, b->data + n, b->len);
+    if (b->len > 0)
+        memmove(b->data, b->data + n, b->len);
 }
 
 void buffer_release(struct buffer *b)

@@ -3,7 +3,6 @@ answer comes soon, and what it says is of one version of each file."""
 
 import errno
 import os
-import socket
 import stat
 import struct
 import subprocess
@@ -13,6 +12,7 @@ import time
 import pytest
 
 from lib.berthwire import CONSTANTS, CallError, Connection, decode_list
+from lib.sockets import bound_socket
 
 FILE_MAX = CONSTANTS["WIRE_FILE_MAX"]
 FILES_MAX = CONSTANTS["WIRE_FILES_MAX"]
@@ -66,8 +66,8 @@ def test_whatever_is_asked_for(service, tree):
     (path / "link").symlink_to("file")
     (path / "outside").symlink_to("/etc/passwd")
     os.mkfifo(path / "pipe")
-    bound = socket.socket(socket.AF_UNIX)
-    bound.bind(os.path.relpath(path / "socket"))
+    with bound_socket(path / "socket"):
+        pass
     kinds = {"file": 0, "pipe": errno.ENXIO, "socket": errno.ENXIO, "directory": errno.EISDIR,
              "link": errno.ELOOP, "outside": errno.ELOOP, "large": errno.EFBIG, "empty": 0}
     if os.geteuid() == 0:
@@ -85,7 +85,6 @@ def test_whatever_is_asked_for(service, tree):
     full = look_up(connection, root, b"full")
     assert [file["data"] for file in read_files(connection, [full], size=0)] == [b"f" * FILE_MAX]
     assert 1 <= len(read_files(connection, [full] * FILES_MAX, size=0xffffffff)) < 8
-    bound.close()
 
 
 def test_malformed_requests(service, tree):

@@ -16,6 +16,7 @@ import pytest
 from lib.berthwire import CallError, Connection
 from lib.canary import IN_CLOSE, IN_OPEN, TEXT, Swapper, Watch
 from lib.exec_client import ExecClient
+from lib.sockets import bound_socket
 
 ROUNDS = 300
 SECONDS = 6
@@ -178,9 +179,8 @@ def test_exec_directory_while_names_are_swapped(service, tree, outside):
 def plant(tree):
     """One of each, as an agent makes them; what they are when opened: a wait, or a side effect."""
     os.mkfifo(tree / "fifo")
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(f"/proc/self/cwd/{os.path.relpath(tree)}/socket"[-107:])
-    server.close()
+    with bound_socket(tree / "socket"):
+        pass
     os.mknod(tree / "device", stat.S_IFCHR | 0o666, os.makedev(1, 3))
     os.mknod(tree / "block", stat.S_IFBLK | 0o666, os.makedev(7, 255))
     return ("fifo", "socket", "device", "block")

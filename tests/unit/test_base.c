@@ -12,6 +12,7 @@ static void buffer_appends_and_consumes(void **state)
 {
     struct buffer b = {0};
     assert_int_equal(buffer_append(&b, NULL, 0), 0);
+    buffer_consume(&b, 0);
     assert_null(b.data);
     assert_int_equal(buffer_append_u8(&b, 0x11), 0);
     assert_int_equal(buffer_append_u16(&b, 0x2233), 0);
