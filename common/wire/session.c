@@ -114,7 +114,7 @@ static int check_tag(struct session *s)
             s->dropping = s->header.flags != WIRE_FRAME_ZSTD_STREAM;
             return 0;
         }
-        if (row->owner != WIRE_NONE && row->owner != call->row->type)
+        if (!wire_row_belongs(row, call->row))
             return session_fail(s, -EPROTO, "%s within %s", row->name, call->row->name);
         if (row->class == WIRE_CLASS_ITEM && s->header.flags == 0 &&
             s->header.length > call->credit_in)

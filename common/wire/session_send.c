@@ -298,7 +298,7 @@ int session_send(struct session *s, uint64_t tag, const struct wire_message *m)
     case WIRE_CLASS_CONTROL:
         if (!call)
             return -ENOENT;
-        if (row->owner != WIRE_NONE && row->owner != call->row->type)
+        if (!wire_row_belongs(row, call->row))
             return -EINVAL;
         return row->class == WIRE_CLASS_ITEM ? send_item(s, call, m)
                                              : session_append_frame(s, tag, m, SIZE_MAX, NULL);

@@ -492,8 +492,32 @@ const char *wire_verdict_name(uint32_t verdict)
         return "not_started";
     case WIRE_VERDICT_UNKNOWN:
         return "unknown";
+    case WIRE_VERDICT_RUNNING:
+        return "running";
     }
     return NULL;
+}
+
+const char *wire_means_name(uint32_t means)
+{
+    switch ((enum wire_means)means) {
+    case WIRE_MEANS_NONE:
+        return "none";
+    case WIRE_MEANS_CGROUP:
+        return "cgroup";
+    case WIRE_MEANS_SUBREAPER:
+        return "subreaper";
+    case WIRE_MEANS_TREE:
+        return "tree";
+    }
+    return NULL;
+}
+
+bool wire_row_belongs(const struct wire_row *row, const struct wire_row *request)
+{
+    /* Who attaches to a command may do what who started it may. */
+    return row->owner == WIRE_NONE || row->owner == request->type ||
+           (row->owner == WIRE_EXEC && request->type == WIRE_EXEC_ATTACH);
 }
 
 const char *wire_stage_name(uint32_t stage)

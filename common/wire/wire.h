@@ -28,7 +28,8 @@
     0x400000              /* no frame is larger, whatever the table: bounds one frame's memory */
 #define WIRE_ALSO_MAX 512 /* directories that a READTREE names beside the first; 8 bytes each */
 #define WIRE_ATTR_SIZE 108
-#define WIRE_KEY_SIZE 16 /* bytes of a session's key: nobody guesses it */
+#define WIRE_EXEC_ID_MAX 64 /* bytes of a command's ID */
+#define WIRE_KEY_SIZE 16    /* bytes of a session's key: nobody guesses it */
 
 /* For so long after it was lost the service keeps a session for its client, unless it has too
  * many. */
@@ -134,8 +135,19 @@ enum wire_exec_flags {
     WIRE_EXEC_STDIN = 1, /* else standard input is /dev/null */
     WIRE_EXEC_MERGE = 2, /* standard error goes into stream 1, in order */
     WIRE_EXEC_PTY = 4,
-    WIRE_EXEC_DETACH = 8,
+    WIRE_EXEC_DETACH = 8, /* nobody waits for it: it goes on without a client */
+    WIRE_EXEC_KEEP = 16,  /* it goes on when its clients are gone */
 };
+
+enum wire_attach_flags {
+    WIRE_ATTACH_OUTPUT = 1,
+    WIRE_ATTACH_INPUT = 2,
+    WIRE_ATTACH_FOLLOW = 4, /* to the end */
+    WIRE_ATTACH_HOLD = 8,   /* the command waits for this reader */
+};
+
+/* An offset in EXEC_ATTACH: where the stream's end is now. */
+#define WIRE_ATTACH_NOW UINT64_MAX
 
 /* How a command ended. DESIGN: the verdict. Numbers are wire format. */
 enum wire_verdict {
@@ -146,6 +158,15 @@ enum wire_verdict {
     WIRE_VERDICT_KILLED = 5,
     WIRE_VERDICT_NOT_STARTED = 6,
     WIRE_VERDICT_UNKNOWN = 7,
+    WIRE_VERDICT_RUNNING = 8, /* it has not ended */
+};
+
+/* How the processes of a command were found and ended. Numbers are wire format. */
+enum wire_means {
+    WIRE_MEANS_NONE = 0, /* nothing was */
+    WIRE_MEANS_CGROUP = 1,
+    WIRE_MEANS_SUBREAPER = 2,
+    WIRE_MEANS_TREE = 3, /* process group, session and descendants: what left them escapes */
 };
 
 /* Whether what a command did is seen wherever the workspace is mounted. Numbers are wire format. */
@@ -327,3 +348,8 @@ void wire_header_decode(const uint8_t in[WIRE_HEADER_SIZE], struct wire_header *
 /* "exited", "not_started", …; "execve", "cwd", …; NULL for unknown numbers. */
 const char *wire_verdict_name(uint32_t verdict);
 const char *wire_stage_name(uint32_t stage);
+/* "cgroup", …; "none". */
+const char *wire_means_name(uint32_t means);
+
+/* True when an ITEM or CONTROL belongs into calls of this request. */
+bool wire_row_belongs(const struct wire_row *row, const struct wire_row *request);

@@ -13,8 +13,6 @@
  * descriptors (up to five each) for all others. */
 #define EXEC_RUNNING_MAX 512
 
-#define EXEC_ID_MAX 64
-
 /* Where a command sees its workspace. */
 #define WORKSPACE_PATH "/workspace"
 
@@ -30,7 +28,7 @@ struct exec {
     struct call *call; /* NULL when the client is gone */
     struct command *command;
     struct workspace *workspace;
-    uint8_t id[EXEC_ID_MAX];
+    uint8_t id[WIRE_EXEC_ID_MAX];
     size_t id_len;
     bool synced; /* see exec_service_start */
     uint64_t input_received;
@@ -118,7 +116,10 @@ static void on_started(void *context, pid_t pid)
     struct exec *e = context;
     e->service->started++;
     const struct wire_message message = {.type = WIRE_EXEC_STARTED,
-                                         .exec_started.pid = (uint64_t)pid};
+                                         .exec_started = {
+                                             .pid = (uint64_t)pid,
+                                             .id = bytes_of(e->id, e->id_len),
+                                         }};
     exec_send(e, &message);
 }
 
@@ -285,9 +286,9 @@ static int check_request(const struct exec_service *s, const struct wire_exec *r
 {
     int r = 0;
     const char *text = NULL;
-    if (request->flags & WIRE_EXEC_DETACH) {
+    if (request->flags & (WIRE_EXEC_DETACH | WIRE_EXEC_KEEP)) {
         r = -EOPNOTSUPP;
-        text = "detached commands are not supported by this service";
+        text = "commands that outlive their client are not supported by this service";
     } else if (request->flags & ~(uint32_t)EXEC_FLAGS_KNOWN) {
         r = -EINVAL;
         text = "unknown flags";
@@ -412,7 +413,7 @@ static int exec_new(struct exec_service *s, struct call *call, const struct wire
     e->service = s;
     e->workspace = workspace;
     e->synced = synced;
-    e->id_len = request->id.len < EXEC_ID_MAX ? request->id.len : EXEC_ID_MAX;
+    e->id_len = request->id.len < WIRE_EXEC_ID_MAX ? request->id.len : WIRE_EXEC_ID_MAX;
     if (e->id_len > 0)
         memcpy(e->id, request->id.data, e->id_len);
     e->next = s->running;

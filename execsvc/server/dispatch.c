@@ -45,6 +45,12 @@ static void on_exec(struct connection *c, struct call *call, const struct wire_m
     exec_gate_enter(connection_server(c)->exec, connection_server(c)->subscribers, call, m);
 }
 
+static void on_exec_other(struct connection *c, struct call *call, const struct wire_message *m)
+{
+    if (call)
+        call_reply_error(call, -EOPNOTSUPP, "not supported by this service");
+}
+
 static void on_subscribe(struct connection *c, struct call *call, const struct wire_message *m)
 {
     subscribers_open(connection_server(c)->subscribers, call, connection_files(c));
@@ -63,8 +69,15 @@ static const struct {
     enum wire_type type;
     loop_handler *handle;
 } loop_routes[] = {
-    {WIRE_PING, on_ping},           {WIRE_STATUS, on_status},   {WIRE_EXEC, on_exec},
-    {WIRE_SUBSCRIBE, on_subscribe}, {WIRE_GOODBYE, on_goodbye},
+    {WIRE_PING, on_ping},
+    {WIRE_STATUS, on_status},
+    {WIRE_EXEC, on_exec},
+    {WIRE_EXEC_ATTACH, on_exec_other},
+    {WIRE_EXEC_FORGET, on_exec_other},
+    {WIRE_EXEC_LIST, on_exec_other},
+    {WIRE_EXEC_KILL, on_exec_other},
+    {WIRE_SUBSCRIBE, on_subscribe},
+    {WIRE_GOODBYE, on_goodbye},
 };
 
 static loop_handler *loop_route(enum wire_type type)

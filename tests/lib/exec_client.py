@@ -8,10 +8,12 @@ from lib.berthwire import CallError, Closed, Connection
 
 WORKSPACE = "work"  # the one that the tests of exec use
 
-STDIN, MERGE, PTY, DETACH = 1, 2, 4, 8
+STDIN, MERGE, PTY, DETACH, KEEP = 1, 2, 4, 8, 16
+ATTACH_OUTPUT, ATTACH_INPUT, ATTACH_FOLLOW, ATTACH_HOLD = 1, 2, 4, 8
+ATTACH_NOW = 2**64 - 1
 
 VERDICTS = {1: "exited", 2: "signaled", 3: "timed_out", 4: "oom_killed", 5: "killed",
-            6: "not_started", 7: "unknown"}
+            6: "not_started", 7: "unknown", 8: "running"}
 STAGES = {0: None, 1: "request", 2: "workspace", 3: "pipes", 4: "fork", 5: "setup", 6: "confine",
           7: "cwd", 8: "execve"}
 

@@ -528,6 +528,10 @@ static const enum wire_type elsewhere[] = {
     WIRE_WORKSPACE_SET_VISIBILITY,
     WIRE_WORKSPACE_REMOVE, /* test_workspace_removal */
     WIRE_EXEC,             /* the directory it runs in: test_exec_command.c */
+    WIRE_EXEC_ATTACH,
+    WIRE_EXEC_FORGET,
+    WIRE_EXEC_LIST,
+    WIRE_EXEC_KILL,
 };
 
 bool race_covers(enum wire_type type)

@@ -13,7 +13,7 @@ enum sample_kind {
 
 struct sample {
     struct wire_message message; /* views point into storage */
-    struct buffer storage[16];   /* one per field */
+    struct buffer storage[32];   /* one per field */
 };
 
 /* Aborts the program without memory. */

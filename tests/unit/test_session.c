@@ -85,6 +85,32 @@ static uint64_t open_call_of(struct pair *p, enum wire_type type)
     return tag;
 }
 
+/* Who attaches to a command gives it input and gets its output as who started it. */
+static void messages_of_exec_belong_to_attach(void **state)
+{
+    struct session_config client = pair_client_config(0);
+    struct session_config server = pair_server_config(0);
+    struct pair p;
+    pair_new(&p, &client, &server);
+    pair_move(&p);
+    uint64_t attach = open_call_of(&p, WIRE_EXEC_ATTACH);
+    uint64_t list = open_call_of(&p, WIRE_EXEC_LIST);
+    const struct wire_message input = {.type = WIRE_EXEC_INPUT, .exec_input.end = 1};
+    const struct wire_message output = {
+        .type = WIRE_EXEC_OUTPUT, .exec_output = {.stream = 1, .data = bytes_of_string("x")}};
+    const struct wire_message started = {.type = WIRE_EXEC_STARTED};
+    assert_int_equal(session_send(p.client, attach, &input), 0);
+    assert_int_equal(session_send(p.server, attach, &started), 0);
+    assert_int_equal(session_send(p.server, attach, &output), 0);
+    pair_move(&p);
+    wire_frame_free(session_expect(p.server, WIRE_EXEC_INPUT));
+    wire_frame_free(session_expect(p.client, WIRE_EXEC_STARTED));
+    wire_frame_free(session_expect(p.client, WIRE_EXEC_OUTPUT));
+    assert_int_equal(session_send(p.client, list, &input), -EINVAL);
+    assert_int_equal(session_send(p.server, list, &output), -EINVAL);
+    pair_free(&p);
+}
+
 /* A request that a reply of this type answers. */
 static enum wire_type request_for(enum wire_type reply)
 {
@@ -545,6 +571,7 @@ int main(void)
         cmocka_unit_test(hello_exchange),
         cmocka_unit_test(bad_configs_are_refused),
         cmocka_unit_test(every_message_crosses),
+        cmocka_unit_test(messages_of_exec_belong_to_attach),
         cmocka_unit_test(what_shrinks_in_part_is_compressed),
         cmocka_unit_test(replies_come_out_of_order),
         cmocka_unit_test(max_calls_holds_back_the_client),

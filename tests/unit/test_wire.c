@@ -352,7 +352,10 @@ static void numbers_have_names(void **state)
 {
     assert_string_equal(wire_verdict_name(WIRE_VERDICT_NOT_STARTED), "not_started");
     assert_null(wire_verdict_name(0));
-    assert_null(wire_verdict_name(8));
+    assert_string_equal(wire_verdict_name(WIRE_VERDICT_RUNNING), "running");
+    assert_null(wire_verdict_name(9));
+    assert_string_equal(wire_means_name(WIRE_MEANS_TREE), "tree");
+    assert_null(wire_means_name(4));
     assert_string_equal(wire_stage_name(WIRE_STAGE_EXECVE), "execve");
     assert_null(wire_stage_name(9));
 }
