@@ -177,7 +177,9 @@ static int forget_all(struct driver *d, struct notifier *n, bool lost)
     d->coherence->hold_ns = d->coherence->loose_end_ns;
     d->inodes.unknown_stamp = ++d->inodes.stamp;
     for (struct inode *i = NULL; r == 0 && (i = inode_next(&d->inodes, &cursor, i));) {
-        i->flags &= (uint8_t) ~(INODE_CACHED | INODE_MISSED | INODE_READ);
+        i->flags &= (uint8_t)~INODE_CACHED;
+        if (i->type == S_IFDIR)
+            i->flags &= (uint8_t) ~(INODE_MISSED | INODE_READ);
         if (i->type == S_IFREG) {
             i->flags &= (uint8_t)~INODE_ALLOWED;
             if (lost)

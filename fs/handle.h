@@ -20,6 +20,7 @@ struct handle {
     int error;                  /* of a change that was not reported yet; or 0 */
     uint64_t sent_stamp;        /* inode's stamp at the last change sent by pipeline.c */
     uint64_t answered_stamp;    /* and answered */
+    uint64_t others_stamp;      /* and at the last one before that was none of these */
     struct wire_attr *foreseen; /* see pipeline_note_attr; or NULL */
     uint32_t pins;              /* requests in flight, and 1 until it is released */
     struct listing *listing;    /* directories: entries read ahead, or NULL */

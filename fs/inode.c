@@ -58,7 +58,8 @@ static struct inode **chain_head(const struct inode_table *t, enum inode_index i
     return &c->heads[hash & (c->capacity - 1)];
 }
 
-/* Doubles an index. Without memory the chains only get longer, so failure is no error. */
+/* Doubles an index; what is in a chain keeps its order. Without memory the chains only get longer,
+ * so failure is no error. */
 static void chains_grow(struct inode_table *t, enum inode_index index)
 {
     struct inode_chains old = t->chains[index];
@@ -67,12 +68,13 @@ static void chains_grow(struct inode_table *t, enum inode_index index)
         return;
     t->chains[index] = (struct inode_chains){.heads = heads, .capacity = old.capacity * 2};
     for (size_t slot = 0; slot < old.capacity; slot++) {
-        struct inode *next;
+        struct inode *next, **tails[] = {&heads[slot], &heads[slot + old.capacity]};
         for (struct inode *i = old.heads[slot]; i; i = next) {
             next = i->next[index];
-            struct inode **head = chain_head(t, index, hash_of(t, i, index));
-            i->next[index] = *head;
-            *head = i;
+            struct inode ***tail = &tails[(hash_of(t, i, index) & old.capacity) != 0];
+            i->next[index] = NULL;
+            **tail = i;
+            *tail = &i->next[index];
         }
     }
     free(old.heads);
@@ -273,7 +275,7 @@ static void unname(struct inode_table *t, struct inode *i)
 }
 
 /* At most one file has its hint there, but any number of directories and links their place. */
-static struct inode *hinted(struct inode_table *t, const struct inode *parent, struct bytes name)
+struct inode *inode_file_named(struct inode_table *t, const struct inode *parent, struct bytes name)
 {
     struct inode *i = inode_named(t, parent, name);
     while (i && has_place(i->type))
@@ -283,7 +285,7 @@ static struct inode *hinted(struct inode_table *t, const struct inode *parent, s
 
 void inode_removed(struct inode_table *t, struct inode *parent, struct bytes name)
 {
-    struct inode *i = hinted(t, parent, name);
+    struct inode *i = inode_file_named(t, parent, name);
     if (i)
         unname(t, i);
 }
@@ -406,6 +408,8 @@ static int enter(struct inode_table *t, uint64_t node, const struct wire_attr *a
         chains_remove(t, i, INODE_BY_NAME);
         chains_add(t, i, INODE_BY_NAME);
     } else {
+        if (i->type == S_IFREG && i->parent && !is_at(i, parent, name))
+            i->flags |= INODE_LINKED;
         /* Only a hint: without memory the file is merely not found again later. */
         (void)hint(t, i, parent, name);
     }
@@ -581,7 +585,8 @@ void inode_rename_end(struct inode_table *t, struct inode *from, struct bytes na
         t->move.until_ns = now_ns + MOVE_SETTLED_NS;
     else if (bytes_equal(name, new_name))
         return;
-    struct inode *moved = hinted(t, from, name), *other = hinted(t, to, new_name);
+    struct inode *moved = inode_file_named(t, from, name),
+                 *other = inode_file_named(t, to, new_name);
     if (moved != other || !moved) {
         if (moved)
             (void)inode_pin(moved);

@@ -42,6 +42,7 @@ enum inode_flags {
     INODE_ALIAS = 16,    /* the file has, or had, another inode here, at another place */
     INODE_MISSED = 32,   /* directories: a name in it was looked up that tree.h did not know */
     INODE_RENAMED = 32,  /* links: see inode_is_displaced */
+    INODE_LINKED = 32,   /* files: was told at another name than the one noted, too */
     INODE_ASKED = 64,    /* directories: a READTREE of it is under way */
     INODE_SMALL = 64,    /* files: not larger than WIRE_FILE_MAX, when it was seen last */
     INODE_READ = 128,    /* directories: what is below it was read ahead, once */
@@ -127,6 +128,10 @@ struct inode *inode_get(struct inode_table *t, uint64_t id);
 
 /* An inode at parent/name, the one told or seen last as far as that is known; or NULL. */
 struct inode *inode_named(struct inode_table *t, const struct inode *parent, struct bytes name);
+/* Of these the file that is neither directory nor link, or NULL. It may be there without being
+ * known as that, when it was seen at another of its names since (INODE_LINKED). */
+struct inode *inode_file_named(struct inode_table *t, const struct inode *parent,
+                               struct bytes name);
 /* The next one there, or NULL. */
 struct inode *inode_named_after(const struct inode *i, const struct inode *parent,
                                 struct bytes name);

@@ -194,7 +194,8 @@ static bool stat_read_ahead(struct request *r)
         const struct content *c = content_get(&d->inodes, i->ino, i->generation);
         /* Another name of it may have been removed, or one where it was not seen last been renamed,
          * without our knowing that it was this file. */
-        attr = c && c->here && c->attr.nlink <= 1 && i->parent ? &c->attr : NULL;
+        bool one_name = i->parent && !(i->flags & INODE_LINKED);
+        attr = c && c->here && c->attr.nlink <= 1 && one_name ? &c->attr : NULL;
     }
     if (!attr)
         return false;
@@ -416,14 +417,14 @@ void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const cha
 static void note_moved(struct inode_table *inodes, const struct inode *parent, struct bytes name)
 {
     const struct inode *i = inode_named(inodes, parent, name);
-    if (i)
+    for (; i; i = inode_named_after(i, parent, name))
         tree_changed(inodes, i->ino, i->generation, false);
 }
 
 /* The file there is about to lose its name. */
 static void set_victim(struct request *r, const struct inode *parent, struct bytes name)
 {
-    struct inode *i = inode_named(&r->driver->inodes, parent, name);
+    struct inode *i = inode_file_named(&r->driver->inodes, parent, name);
     if (i && i->type == S_IFREG && i->handles)
         r->victim = inode_pin(i);
 }

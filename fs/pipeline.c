@@ -73,7 +73,7 @@ void pipeline_ordered(struct request *r)
 {
     const struct handle *h = r->handle;
     if (h && h->inode->stamp == h->answered_stamp && h->sent_stamp <= r->stamp &&
-        r->driver->inodes.unknown_stamp <= r->stamp)
+        h->others_stamp <= r->stamp && r->driver->inodes.unknown_stamp <= r->stamp)
         r->stamp = h->inode->stamp;
 }
 
@@ -147,7 +147,7 @@ static void queue_add(struct request_queue *q, struct request *r)
 /* The file of a name, as far as it is known. */
 static const struct inode *named(const struct request *r)
 {
-    return inode_named(&r->driver->inodes, r->inode, request_name(r));
+    return inode_file_named(&r->driver->inodes, r->inode, request_name(r));
 }
 
 /* The file whose changes under way r must not overtake, and through which handle it would not. */
@@ -304,6 +304,15 @@ static void failed(struct driver *d, struct inode *inode, int error)
     coherence_appended(d, inode);
 }
 
+/* A change by this handle. What others change in between, answers asked for before may not show. */
+static void note_change(struct driver *d, struct handle *h)
+{
+    uint64_t stamp = h->inode->stamp;
+    if (stamp > h->sent_stamp && stamp > h->answered_stamp)
+        h->others_stamp = stamp;
+    inode_changed(&d->inodes, h->inode);
+}
+
 static int error_of(const struct request *r, int error, const struct wire_message *reply)
 {
     if (error < 0)
@@ -319,7 +328,7 @@ static void done(struct request *r, int error, const struct wire_message *reply)
     struct pipeline *p = d->pipeline;
     struct inode *inode = r->handle->inode;
     struct file *f = find(d, inode);
-    inode_changed(&d->inodes, inode);
+    note_change(d, r->handle);
     r->handle->answered_stamp = inode->stamp;
     error = error_of(r, error, reply);
     p->count--;
@@ -394,7 +403,7 @@ bool pipeline_send(struct request *r, const struct wire_attr *attr)
     struct file *f = may_send(r) && !ends_far_out(&r->message) ? take_file(d, r->handle) : NULL;
     if (!f)
         return false;
-    inode_changed(&d->inodes, f->inode);
+    note_change(d, r->handle);
     forget_attr_but(f->inode, r->handle);
     r->handle->sent_stamp = f->inode->stamp;
     f->count++;

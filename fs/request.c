@@ -464,6 +464,7 @@ void request_stat(const struct driver *d, const struct wire_attr *attr, struct s
 void request_entry(struct driver *d, const struct inode *parent, struct inode *inode,
                    const struct wire_attr *attr, uint64_t stamp, struct fuse_entry_param *ret)
 {
+    content_seen(&d->inodes, attr);
     coherence_entered(d, inode);
     *ret = (struct fuse_entry_param){.ino = inode->id,
                                      .generation = inode->generation,
@@ -496,7 +497,6 @@ static void reply_entry(struct request *r, struct inode *inode, const struct wir
     }
     struct fuse_entry_param e;
     const struct inode *parent = r->target ? r->target : r->inode;
-    content_seen(&r->driver->inodes, attr);
     request_entry(r->driver, parent ? parent : r->driver->inodes.root, inode, attr, r->stamp, &e);
     inode_looked_up(inode);
     /* An answer that did not arrive gave the kernel no reference. */

@@ -270,6 +270,28 @@ def test_changes_by_this_mount(workspace, mount, run_there):
     os.close(held)
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_file_that_was_last_seen_at_another_name(service, start_mount, workspace, mount, run_there, listed):
+    """Renaming it here changes its ctime, though the name is not the one where it was seen last."""
+    other = start_mount(service, workspace=WORKSPACE)
+    run_there("mkdir d e; printf x > d/f")
+    os.stat(mount.path / "d" / "f")
+    run_there("ln d/f e/g")
+    os.stat(mount.path / "e" / "g")
+    run_there("rm e/g")
+    os.stat(other.path / "d" / "f")  # the service knows where it is
+    assert (mount.path / "d" / "f").read_bytes() == b"x"
+    os.rename(mount.path / "d" / "f", mount.path / "d" / "h")
+    truth = os.stat(workspace / "d" / "h").st_ctime_ns
+    if listed:
+        with os.scandir(mount.path / "d") as entries:
+            assert [entry.stat().st_ctime_ns for entry in entries] == [truth]
+    for _ in range(2):
+        with open(mount.path / "d" / "h", "rb") as file:
+            assert file.read() == b"x" and os.fstat(file.fileno()).st_ctime_ns == truth
+    assert os.stat(mount.path / "d" / "h").st_ctime_ns == truth
+
+
 # --- bounds ------------------------------------------------------------------------------------
 
 

@@ -280,7 +280,7 @@ def test_renames_here_are_judged_at_the_new_place(tree, start):
 def test_a_link_renamed_here_is_judged_anew_at_once(tree, start):
     """Its old place is not good for another moment, whatever the kernel still holds of it."""
     plant(tree, [("a/b/lone", "../file")])
-    _, root = start("cache=yes")
+    mount, root = start("cache=yes")
     for _ in range(300):
         assert os.readlink(root / "a/b/lone") == "../file"
         os.rename(root / "a/b/lone", root / "lone")
@@ -288,6 +288,9 @@ def test_a_link_renamed_here_is_judged_anew_at_once(tree, start):
         os.rename(root / "lone", root / "a/b/lone")
     held = os.open(root / "a/b/lone", os.O_PATH | os.O_NOFOLLOW)
     os.rename(root / "a/b/lone", root / "lone")
+    fails_with(errno.ESTALE, os.readlink, "", dir_fd=held)
+    # Nor when all that is known has been forgotten.
+    os.setxattr(mount.path, "user.berth.visibility", b"hidden:no-such-name\n")
     fails_with(errno.ESTALE, os.readlink, "", dir_fd=held)
     os.close(held)
 

@@ -220,6 +220,51 @@ static void test_a_directory_moved_by_others_is_another(void **state)
     release_tree(&s);
 }
 
+/* Which of two at one place the kernel was told last is known, however many files come to be. */
+static void test_the_newest_at_a_place_stays_the_first(void **state)
+{
+    struct tree s;
+    setup_tree(&s);
+    struct inode *first = known(&s.t, 5, S_IFLNK, s.c, "f");
+    struct inode *second = known(&s.t, 6, S_IFDIR, s.c, "f");
+    char name[16];
+    for (uint64_t n = 0; n < 5000; n++) {
+        (void)snprintf(name, sizeof name, "n%d", (int)n);
+        (void)known(&s.t, 100 + n, S_IFREG, s.c, name);
+        assert_ptr_equal(inode_named(&s.t, s.c, bytes_of_string("f")), second);
+        assert_ptr_equal(inode_named_after(second, s.c, bytes_of_string("f")), first);
+    }
+    for (uint64_t n = 0; n < 5000; n++) {
+        (void)snprintf(name, sizeof name, "n%d", (int)n);
+        inode_forget(&s.t, inode_named(&s.t, s.c, bytes_of_string(name)), 1);
+    }
+    inode_forget(&s.t, first, 1);
+    inode_forget(&s.t, second, 1);
+    release_tree(&s);
+}
+
+/* A link and a file at one name: which is which, and that the file has had another. */
+static void test_a_file_at_the_place_of_a_link(void **state)
+{
+    struct tree s;
+    setup_tree(&s);
+    struct inode *file = known(&s.t, 5, S_IFREG, s.c, "f");
+    struct inode *link = known(&s.t, 6, S_IFLNK, s.c, "f");
+    assert_ptr_equal(inode_file_named(&s.t, s.c, bytes_of_string("f")), NULL);
+    assert_false(file->flags & INODE_LINKED);
+    assert_ptr_equal(enter(&s.t, 5, 5, S_IFREG, s.c, "f"), file);
+    assert_false(file->flags & INODE_LINKED);
+    assert_ptr_equal(inode_file_named(&s.t, s.c, bytes_of_string("f")), file);
+    rename_done(&s.t, s.c, "f", s.c, "g", false);
+    assert_ptr_equal(inode_file_named(&s.t, s.c, bytes_of_string("g")), file);
+    assert_false(file->flags & INODE_LINKED);
+    assert_ptr_equal(enter(&s.t, 5, 5, S_IFREG, s.workspace, "other"), file);
+    assert_true(file->flags & INODE_LINKED);
+    inode_forget(&s.t, file, 1);
+    inode_forget(&s.t, link, 1);
+    release_tree(&s);
+}
+
 /* READLINK has no more than a node ID: it must tell from where the link is followed. */
 static void test_a_link_has_a_node_for_each_place(void **state)
 {
@@ -399,6 +444,8 @@ int main(void)
         cmocka_unit_test(test_a_directory_moved_by_others_is_another),
         cmocka_unit_test(test_a_link_has_a_node_for_each_place),
         cmocka_unit_test(test_renames_here_move_directories),
+        cmocka_unit_test(test_the_newest_at_a_place_stays_the_first),
+        cmocka_unit_test(test_a_file_at_the_place_of_a_link),
         cmocka_unit_test(test_a_question_about_what_is_replaced_settles_nothing),
         cmocka_unit_test(test_of_two_at_one_place_the_shallower_is_believed),
         cmocka_unit_test(test_parents_never_form_a_circle),
