@@ -1,144 +1,63 @@
 #include "connection.h"
 
 #include <inttypes.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 
-#include "base/clock.h"
 #include "base/log.h"
+#include "client/connector.h"
+#include "control/control.h"
 #include "coherence.h"
 #include "lock.h"
 #include "prune.h"
 #include "request.h"
 #include "supervisor.h"
 
-#define BACKOFF_MIN_MS 100
-#define BACKOFF_MAX_MS 5000
-
-/* Shared with the connecting thread, guarded by `lock`. Freed by whoever comes last. */
-struct attempt {
-    pthread_mutex_t lock;
-    pthread_cond_t wake; /* CLOCK_MONOTONIC */
-    const struct client_settings *settings;
-    struct visibility_rules *rules; /* the mount's, which do not change without a connection */
-    int event_fd;
-    bool stop;
-    bool finished;
-    bool resumes; /* a session, at this point */
-    struct session_resume point;
-    struct client *client;
-    uint64_t abandoned; /* what client's HELLO said of it */
-};
-
 struct connection {
-    struct attempt *attempt; /* NULL unless a thread is connecting */
-    pthread_t thread;
+    struct connector *connector; /* NULL unless a thread is connecting */
     struct event *connected;
     struct event *expire; /* calls in flight, while the session is suspended */
     int event_fd;
     uint8_t service_id[16];
 };
 
-static void attempt_free(struct attempt *a)
+static int greet(void *rules, struct client *client, struct failure *ret_failure)
 {
-    (void)pthread_cond_destroy(&a->wake);
-    (void)pthread_mutex_destroy(&a->lock);
-    visibility_rules_unref(a->rules);
-    free(a);
+    /* Before anything is asked that they are about. */
+    return prune_tell(client, rules, ret_failure);
 }
 
-/* Waits, with the lock held, until the time is over or the attempt is to stop. */
-static void wait_locked(struct attempt *a, uint32_t ms)
+static void release_rules(void *rules)
 {
-    uint64_t until = clock_monotonic_ns() + ms * NSEC_PER_MSEC;
-    struct timespec t = {.tv_sec = (time_t)(until / NSEC_PER_SEC),
-                         .tv_nsec = (long)(until % NSEC_PER_SEC)};
-    while (!a->stop && pthread_cond_timedwait(&a->wake, &a->lock, &t) == 0)
-        ;
-}
-
-static void *connect_thread(void *argument)
-{
-    struct attempt *a = argument;
-    uint32_t backoff_ms = BACKOFF_MIN_MS;
-    char last[FAILURE_TEXT_MAX] = "";
-    (void)pthread_mutex_lock(&a->lock);
-    while (!a->stop) {
-        struct stream_options options = client_settings_stream(a->settings);
-        struct client *client;
-        struct failure f;
-        const struct session_resume point = a->point;
-        bool resumes = a->resumes;
-        (void)pthread_mutex_unlock(&a->lock);
-        int r = client_connect_again(&options, DRIVER_AGENT, resumes ? &point : NULL, &client, &f);
-        if (r == 0 && !client_peer(client)->resumed) {
-            /* Before anything is asked that they are about. */
-            r = prune_tell(client, a->rules, &f);
-            if (r < 0)
-                client_free(client);
-        }
-        if (r < 0 && strcmp(last, f.text) != 0) {
-            log_warning("%s; trying again", f.text);
-            memcpy(last, f.text, sizeof last);
-        }
-        (void)pthread_mutex_lock(&a->lock);
-        if (r == 0) {
-            a->client = client;
-            a->abandoned = point.abandoned;
-            break;
-        }
-        wait_locked(a, backoff_ms);
-        backoff_ms = backoff_ms * 2 < BACKOFF_MAX_MS ? backoff_ms * 2 : BACKOFF_MAX_MS;
-    }
-    a->finished = true;
-    bool stop = a->stop;
-    if (!stop)
-        (void)eventfd_write(a->event_fd, 1);
-    (void)pthread_mutex_unlock(&a->lock);
-    if (stop) {
-        /* Detached by connection_stop: nobody else knows of it any more. */
-        if (a->client)
-            client_free(a->client);
-        attempt_free(a);
-    }
-    return NULL;
+    visibility_rules_unref(rules);
 }
 
 static void reconnect(struct driver *d)
 {
     struct connection *c = d->connection;
-    struct attempt *a = calloc(1, sizeof *a);
-    if (!a) {
-        log_error("out of memory; not connecting again");
-        driver_end(d, -ENOMEM);
-        return;
+    struct session_resume point;
+    const struct connector_options options = {
+        .stream = client_settings_stream(d->settings),
+        .agent = DRIVER_AGENT,
+        .greet = greet,
+        .release = release_rules,
+        .context = d->rules ? visibility_rules_ref(d->rules) : NULL,
+        .event_fd = c->event_fd,
+    };
+    if (d->suspended)
+        point = client_resume_point(d->suspended);
+    int r = connector_start(&options, d->suspended ? &point : NULL, &c->connector);
+    if (r < 0) {
+        log_error("cannot start a thread to connect again: %s", strerror(-r));
+        release_rules(options.context);
+        driver_end(d, r);
     }
-    pthread_condattr_t attributes;
-    (void)pthread_condattr_init(&attributes);
-    (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&a->wake, &attributes);
-    (void)pthread_condattr_destroy(&attributes);
-    (void)pthread_mutex_init(&a->lock, NULL);
-    a->settings = d->settings;
-    a->rules = d->rules ? visibility_rules_ref(d->rules) : NULL;
-    a->event_fd = c->event_fd;
-    a->resumes = d->suspended;
-    if (a->resumes)
-        a->point = client_resume_point(d->suspended);
-    int r = pthread_create(&c->thread, NULL, connect_thread, a);
-    if (r != 0) {
-        log_error("cannot start a thread to connect again: %s", strerror(r));
-        attempt_free(a);
-        driver_end(d, -r);
-        return;
-    }
-    c->attempt = a;
 }
 
 /* The session has gone, and with it nodes and handles. */
 static void session_lost(struct driver *d, struct client *client)
 {
     struct session_stats stats = client_stats(client);
+    control_set_client(d->control, NULL, NULL);
     d->stats.round_trips += stats.round_trips;
     d->stats.blocking += stats.blocking;
     client_free(client);
@@ -170,6 +89,7 @@ static void suspended(void *context, const char *reason)
     const struct timeval tv = {.tv_sec = ms / 1000, .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
     log_loss(d, reason);
     d->suspended = take_ptr(d->client);
+    control_set_suspended(d->control, true);
     (void)event_add(d->connection->expire, &tv);
     reconnect(d);
 }
@@ -186,7 +106,7 @@ static void give_up_session(struct driver *d)
 static void on_expire(evutil_socket_t fd, short what, void *context)
 {
     struct driver *d = context;
-    struct attempt *a = d->connection->attempt;
+    struct connector *connector = d->connection->connector;
     if (!d->suspended)
         return;
     d->abandoning = true;
@@ -196,13 +116,12 @@ static void on_expire(evutil_socket_t fd, short what, void *context)
     /* Locks that may or may not be had: the claim of the next session ends this one's. */
     if (d->locks_abandoned)
         give_up_session(d);
-    if (!a)
+    if (!connector)
         return;
-    (void)pthread_mutex_lock(&a->lock);
-    a->resumes = d->suspended;
-    if (a->resumes)
-        a->point = client_resume_point(d->suspended);
-    (void)pthread_mutex_unlock(&a->lock);
+    struct session_resume point;
+    if (d->suspended)
+        point = client_resume_point(d->suspended);
+    connector_set_resume(connector, d->suspended ? &point : NULL);
 }
 
 static void give_back_dirents(struct driver *d, const struct wire_list *entries)
@@ -257,6 +176,7 @@ static int attach(struct driver *d, struct client *client)
     if (d->options->timeout_ms)
         client_set_deadline_ms(client, d->options->timeout_ms);
     d->client = client;
+    control_set_client(d->control, client, NULL);
     if (client_peer(client)->features & WIRE_FEATURE_RESUME)
         supervisor_session(d->supervisor, client_peer(client)->key);
     return 0;
@@ -277,6 +197,7 @@ static void resume(struct driver *d, struct client *client, uint64_t abandoned)
     }
     (void)event_del(d->connection->expire);
     d->client = take_ptr(d->suspended);
+    control_set_suspended(d->control, false);
     d->stats.reconnects++;
     d->stats.resumes++;
     log_info("connected to %s again; everything goes on", d->settings->url);
@@ -289,16 +210,13 @@ static void on_connected(evutil_socket_t fd, short what, void *context)
 {
     struct driver *d = context;
     struct connection *c = d->connection;
-    struct attempt *a = c->attempt;
     eventfd_t value;
     (void)eventfd_read(c->event_fd, &value);
-    if (!a)
+    if (!c->connector)
         return;
-    (void)pthread_join(c->thread, NULL);
-    struct client *client = take_ptr(a->client);
-    uint64_t abandoned = a->abandoned;
-    attempt_free(a);
-    c->attempt = NULL;
+    struct client *client;
+    uint64_t abandoned;
+    connector_take(take_ptr(c->connector), &client, &abandoned);
     if (!client) {
         reconnect(d);
         return;
@@ -358,30 +276,15 @@ void connection_stop(struct driver *d, bool *ret_left_behind)
     struct connection *c = d->connection;
     *ret_left_behind = false;
     d->stopping = true;
+    control_set_client(d->control, NULL, "the mount is going");
     if (d->client)
         client_free(take_ptr(d->client));
     if (d->suspended)
         client_free(take_ptr(d->suspended));
     if (!c)
         return;
-    struct attempt *a = c->attempt;
-    if (a) {
-        (void)pthread_mutex_lock(&a->lock);
-        a->stop = true;
-        bool finished = a->finished;
-        (void)pthread_cond_signal(&a->wake);
-        if (finished) {
-            (void)pthread_mutex_unlock(&a->lock);
-            (void)pthread_join(c->thread, NULL);
-            if (a->client)
-                client_free(a->client);
-            attempt_free(a);
-        } else {
-            (void)pthread_detach(c->thread);
-            (void)pthread_mutex_unlock(&a->lock);
-            *ret_left_behind = true;
-        }
-    }
+    if (c->connector)
+        *ret_left_behind = !connector_stop(take_ptr(c->connector));
     if (c->connected)
         event_free(c->connected);
     if (c->expire)

@@ -13,6 +13,7 @@
 
 struct coherence;
 struct connection;
+struct control;
 struct device;
 struct disk;
 struct interrupts;
@@ -48,8 +49,10 @@ struct driver {
     struct connection *connection;
     struct client *client;    /* NULL while there is no connection */
     struct client *suspended; /* meanwhile: its session, which may go on, with calls in flight */
-    bool abandoning;          /* these are being given up, */
-    bool locks_abandoned;     /* and LOCK_SETs were among them */
+    struct control *control;  /* by which others on this machine use it; NULL: they do not */
+    char *control_path;
+    bool abandoning;      /* these are being given up, */
+    bool locks_abandoned; /* and LOCK_SETs were among them */
     struct request_queue waiting;
     struct event *waiting_timer;
     struct request_queue lookups; /* that wait for what is being read ahead */

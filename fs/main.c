@@ -12,6 +12,7 @@
 #include "climb.h"
 #include "coherence.h"
 #include "connection.h"
+#include "control_socket.h"
 #include "device.h"
 #include "disk.h"
 #include "interrupt.h"
@@ -268,6 +269,7 @@ static int start(struct driver *d, uint32_t *ret_minor, struct failure *f)
         return r;
     struct failure cache_failure;
     open_cache(d, &cache_failure);
+    control_socket_open(d);
     int fd;
     r = mount_device(d, ret_minor, &fd, f);
     if (r < 0)
@@ -305,6 +307,7 @@ static int drive(struct driver *d, struct outcome *outcome)
     supervisor_end(take_ptr(d->supervisor));
     bool left_behind = false;
     connection_stop(d, &left_behind);
+    control_socket_free(d);
     left_behind |= disk_free(take_ptr(d->disk));
     climb_stop(d);
     request_fail_all(d, -EIO);

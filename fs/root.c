@@ -273,6 +273,7 @@ int root_describe(const struct driver *d, char **ret)
     set_string(o, "ca_file", s->ca_file);
     set_string(o, "cert_file", s->cert_file);
     set_string(o, "key_file", s->key_file);
+    set_string(o, "control", d->control_path);
     set_string(o, "symlinks", link_mode_name(s->symlinks));
     const struct {
         const char *name;

@@ -10,8 +10,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#define WINDOW (4 * WIRE_CHUNK_MAX) /* item bytes in flight to us before a call's first grant */
-
 /* What comes behind a WELCOME may belong to another session. */
 static int feed_greeting(struct client *c, size_t len)
 {
@@ -116,7 +114,7 @@ static int connect_with(const struct stream_options *options, const char *agent,
     struct session_config config = {
         .role = SESSION_CLIENT,
         .max_payload = WIRE_PAYLOAD_MAX,
-        .window = WINDOW,
+        .window = CLIENT_WINDOW,
         .features = features | (stream_is_local(c->stream) ? 0 : (uint64_t)WIRE_FEATURE_ZSTD),
         .agent = agent,
         .resumes = resumes,

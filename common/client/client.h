@@ -9,6 +9,9 @@
 #include "stream/stream.h"
 #include "wire/session.h"
 
+/* Item bytes that may be in flight to us before a call's first grant. */
+#define CLIENT_WINDOW (4 * WIRE_CHUNK_MAX)
+
 struct client;
 
 struct client_events {

@@ -11,6 +11,7 @@
 
 #define CONFIG_FILE_MAX (1024 * 1024) /* a wrong file, such as a device, must not fill memory */
 #define CONNECT_TIMEOUT_MAX 3600      /* seconds */
+#define PERSIST_MAX (7 * 24 * 3600)   /* seconds */
 
 /* The configuration file, or one without settings when there is none. */
 struct document {
@@ -39,9 +40,9 @@ struct section {
     const char *const *keys;
 };
 
-static const char *const client_keys[] = {"url",       "token_file",      "ca_file",
-                                          "cert_file", "key_file",        "connect_timeout",
-                                          "symlinks",  "system_prefixes", NULL};
+static const char *const client_keys[] = {
+    "url",      "token_file",      "ca_file", "cert_file", "key_file", "connect_timeout",
+    "symlinks", "system_prefixes", "persist", NULL};
 static const char *const service_keys[] = {
     "root",          "listen",    "token_file", "tls_cert",   "tls_key",
     "tls_client_ca", "log_level", "watch",      "visibility", NULL};
@@ -254,6 +255,35 @@ static int load_timeout(const struct document *d, const struct client_flags *fla
     return 0;
 }
 
+static int load_persist(const struct document *d, const struct client_flags *flags,
+                        struct client_settings *s, struct failure *f)
+{
+    const char *text = flags->persist ? flags->persist : environment("BERTH_PERSIST");
+    json_t *value = json_object_get(json_object_get(d->root, "client"), "persist");
+    long long seconds = -1;
+    if (text) {
+        char *end;
+        errno = 0;
+        seconds = strtoll(text, &end, 10);
+        if (end == text || *end || errno)
+            seconds = -1;
+    } else if (value) {
+        seconds = json_is_integer(value) ? json_integer_value(value) : -1;
+    } else {
+        s->persist_s = -1;
+        return 0;
+    }
+    if (seconds < 0 || seconds > PERSIST_MAX)
+        return failure_set(f, -EINVAL, "%s%s must be a number of seconds, 0 to %d",
+                           !text ? d->file : "",
+                           flags->persist ? "--persist"
+                           : text         ? "BERTH_PERSIST"
+                                          : ": client.persist",
+                           PERSIST_MAX);
+    s->persist_s = (int)seconds;
+    return 0;
+}
+
 /* The array's strings, separated by ':'. */
 static int join_prefixes(const struct document *d, json_t *array, struct buffer *ret,
                          struct failure *f)
@@ -319,7 +349,8 @@ int client_settings_load(const struct client_flags *flags, struct client_setting
                           &s.cert_file, f)) < 0 ||
         (r = file_setting(&d, flags->key_file, "BERTH_KEY_FILE", "client", "key_file", &s.key_file,
                           f)) < 0 ||
-        (r = load_timeout(&d, flags, &s, f)) < 0 || (r = load_links(&d, flags, &s, f)) < 0)
+        (r = load_timeout(&d, flags, &s, f)) < 0 || (r = load_persist(&d, flags, &s, f)) < 0 ||
+        (r = load_links(&d, flags, &s, f)) < 0)
         return r;
     *ret = s;
     s = (struct client_settings){0};

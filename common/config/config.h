@@ -2,7 +2,8 @@
  * order of precedence, each setting by itself. The file is one JSON object:
  *
  *   { "client":  { "url", "token_file", "ca_file", "cert_file", "key_file",
- *                  "connect_timeout" (seconds), "symlinks", "system_prefixes": [ … ] },
+ *                  "connect_timeout" (seconds), "persist" (seconds), "symlinks",
+ *                  "system_prefixes": [ … ] },
  *     "service": { "root", "listen": [ … ], "token_file", "tls_cert", "tls_key",
  *                  "tls_client_ca", "log_level": "error"|"warning"|"info"|"debug",
  *                  "watch": "auto"|"fanotify"|"inotify"|"none",
@@ -36,11 +37,13 @@ struct client_flags {
     const char *key_file;
     const char *symlinks;        /* the name of a mode */
     const char *system_prefixes; /* as link_prefixes_check takes them */
+    const char *persist;         /* seconds */
     uint32_t connect_timeout_ms;
 };
 
 /* Owned. NULL = not set, but url and system_prefixes are always set. Environment: BERTH_URL,
- * BERTH_TOKEN, BERTH_TOKEN_FILE, BERTH_CA_FILE, BERTH_CERT_FILE, BERTH_KEY_FILE (empty = unset).
+ * BERTH_TOKEN, BERTH_TOKEN_FILE, BERTH_CA_FILE, BERTH_CERT_FILE, BERTH_KEY_FILE, BERTH_PERSIST
+ * (empty = unset).
  * BERTH_TOKEN beats BERTH_TOKEN_FILE; --token-file beats both. */
 struct client_settings {
     char *url;
@@ -53,6 +56,8 @@ struct client_settings {
     enum link_mode symlinks;
     char *system_prefixes;
     uint32_t connect_timeout_ms; /* 0: the stream's default */
+    int persist_s; /* how long a connection without use is held for later; 0: it is not; -1: nobody
+                      said */
 };
 
 /* Reads the configuration file (flags->config_file, else paths_config_file) and the token

@@ -31,7 +31,7 @@ int session_open_call(struct session *s, uint64_t tag, const struct wire_row *ro
         return -ENOMEM;
     *call = (struct session_call){.tag = tag,
                                   .row = row,
-                                  .credit_out = s->peer_window,
+                                  .credit_out = s->peer.window,
                                   .credit_in = s->config.window,
                                   .prev = s->last_call};
     int r = table_put(&s->calls, tag, call, NULL);
@@ -195,7 +195,7 @@ static int hello_received(struct session *s, const struct wire_hello *hello)
         return session_fail(s, -EPROTO, "HELLO with a key of %zu bytes", (size_t)hello->key.len);
     s->peer.features = hello->features & s->config.features;
     s->peer.max_payload = hello->max_payload;
-    s->peer_window = hello->window;
+    s->peer.window = hello->window;
     copy_agent(s->peer.agent, hello->agent);
     s->last_tag = s->header.tag;
     uint64_t received = 0;
@@ -249,7 +249,7 @@ static int welcome_received(struct session *s, const struct wire_welcome *welcom
     s->peer.max_payload = welcome->max_payload;
     s->peer.max_calls = welcome->max_calls;
     s->peer.epoch = welcome->epoch;
-    s->peer_window = welcome->window;
+    s->peer.window = welcome->window;
     memcpy(s->peer.service_id, welcome->service_id.data, sizeof s->peer.service_id);
     copy_agent(s->peer.agent, welcome->agent);
     session_close_call(s, session_find_call(s, s->header.tag));

@@ -117,6 +117,7 @@ struct session_peer {
     uint64_t features;    /* both sides' */
     uint32_t max_payload; /* largest frame the peer takes */
     uint32_t max_calls;   /* client only, as epoch and service_id */
+    uint32_t window;      /* item bytes a new call may send it */
     uint64_t epoch;
     uint8_t service_id[16];
     bool resumed;               /* this session has done: the one that was asked for goes on */

@@ -26,7 +26,6 @@ struct session {
     struct session_config config; /* agent points to the next */
     char agent[AGENT_MAX + 1];
     struct session_peer peer;
-    uint32_t peer_window;
     bool ready;
     bool goodbye_sent;
     bool goodbye_received;

@@ -7,9 +7,16 @@
 #include "cli/here.h"
 #include "cli/text.h"
 
-#define AGENT "berth " BERTH_VERSION
-
-enum { OPTION_URL = 256, OPTION_TOKEN, OPTION_CA, OPTION_CERT, OPTION_KEY, OPTION_CONFIG };
+enum {
+    OPTION_URL = 256,
+    OPTION_TOKEN,
+    OPTION_CA,
+    OPTION_CERT,
+    OPTION_KEY,
+    OPTION_CONFIG,
+    OPTION_PERSIST,
+    OPTION_NO_PERSIST
+};
 
 static const struct option global_options[] = {
     {"url", required_argument, NULL, OPTION_URL},
@@ -18,6 +25,8 @@ static const struct option global_options[] = {
     {"cert-file", required_argument, NULL, OPTION_CERT},
     {"key-file", required_argument, NULL, OPTION_KEY},
     {"config", required_argument, NULL, OPTION_CONFIG},
+    {"persist", required_argument, NULL, OPTION_PERSIST},
+    {"no-persist", no_argument, NULL, OPTION_NO_PERSIST},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, 'V'},
     {0},
@@ -136,6 +145,7 @@ void cli_use_here(struct cli *cli, const struct here *here)
     struct client_flags *f = &cli->flags;
     if (cli->url_given)
         return;
+    cli->control = here->control;
     f->url = here->url;
     f->token_file = f->token_file ? f->token_file : here->token_file;
     f->ca_file = f->ca_file ? f->ca_file : here->ca_file;
@@ -149,7 +159,7 @@ int cli_connect(struct cli *cli, struct client **ret)
         return -EINVAL;
     struct failure failure;
     struct stream_options options = client_settings_stream(&cli->settings);
-    int r = client_connect(&options, AGENT, ret, &failure);
+    int r = client_connect(&options, CLI_AGENT, ret, &failure);
     if (r < 0)
         cli_error(cli, "%s", failure.text);
     return r;
@@ -225,11 +235,15 @@ int cli_main(struct cli *cli, int argc, char **argv)
             cli->flags.key_file = optarg;
         } else if (option == OPTION_CONFIG) {
             cli->flags.config_file = optarg;
+        } else if (option == OPTION_PERSIST) {
+            cli->flags.persist = optarg;
+        } else if (option == OPTION_NO_PERSIST) {
+            cli->flags.persist = "0";
         } else if (option == 'h') {
             help_print_overview();
             return cli_finish_output(cli, CLI_OK);
         } else if (option == 'V') {
-            (void)puts(AGENT);
+            (void)puts(CLI_AGENT);
             return cli_finish_output(cli, CLI_OK);
         } else {
             return cli_option_error(cli, option, argv);

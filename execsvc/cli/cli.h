@@ -24,7 +24,9 @@ struct cli {
     struct client_flags flags; /* global options as given; borrowed from argv */
     bool url_given;            /* by --url or BERTH_URL: beats what a mount says */
     bool settings_loaded;
-    struct client_settings settings;   /* valid after cli_load_settings() */
+    struct client_settings settings; /* valid after cli_load_settings() */
+    const char *control;             /* socket of the mount that here is in, or NULL; borrowed */
+    const char *way;                 /* what cli_connect_warm found: "mount", "holder", "direct" */
     const struct cli_command *command; /* the one that runs */
 };
 
@@ -48,6 +50,7 @@ int cmd_umount(struct cli *cli, int argc, char **argv);
 int cmd_exec(struct cli *cli, int argc, char **argv);
 int cmd_visibility(struct cli *cli, int argc, char **argv);
 int cmd_status(struct cli *cli, int argc, char **argv);
+int cmd_connection(struct cli *cli, int argc, char **argv);
 int cmd_cache(struct cli *cli, int argc, char **argv);
 int cmd_doctor(struct cli *cli, int argc, char **argv);
 int cmd_help(struct cli *cli, int argc, char **argv);
@@ -60,6 +63,7 @@ extern const char mount_usage[];
 extern const char umount_usage[];
 extern const char visibility_usage[];
 extern const char status_usage[];
+extern const char connection_usage[];
 extern const char cache_usage[];
 extern const char doctor_usage[];
 extern const char help_usage[];
@@ -69,6 +73,8 @@ int cli_main(struct cli *cli, int argc, char **argv);
 
 /* The row of a name, or NULL. */
 const struct cli_command *cli_find_command(const char *name);
+
+#define CLI_AGENT "berth " BERTH_VERSION
 
 /* Prints "berth: COMMAND: sentence" on standard error. Control characters of the sentence
  * come out as \xNN, since it may hold what a peer chose. */
@@ -102,6 +108,10 @@ void cli_use_here(struct cli *cli, const struct here *here);
 
 /* Connects. 0; or a negative errno, and the failure has been printed. */
 int cli_connect(struct cli *cli, struct client **ret);
+
+/* The same over a connection that is there already, if one is: a mount's, or that of a connection
+ * holder (warm.h). */
+int cli_connect_warm(struct cli *cli, struct client **ret);
 
 /* One call of a command that does one thing at a time; waits at most CLI_CALL_TIMEOUT_MS.
  * As client_call_sync; prints nothing. */

@@ -73,9 +73,11 @@ int cmd_exec(struct cli *cli, int argc, char **argv)
         return CLI_OK;
     if (r < 0 && failure.text[0])
         (void)cli_usage_error(cli, "%s", failure.text);
+    if (options.persist)
+        cli->flags.persist = options.persist;
     struct client *client;
     if (r < 0 || find_place(cli, &options, &here, &directory, &place) < 0 ||
-        !cli_load_settings(cli) || cli_connect(cli, &client) < 0)
+        !cli_load_settings(cli) || cli_connect_warm(cli, &client) < 0)
         return EXEC_STATUS_NOT_STARTED;
     return exec_run(client, &options, &place);
 }

@@ -15,6 +15,8 @@ static const char exec_usage[] =
     "      --timeout SECONDS ends it after this time (fractions are allowed)\n"
     "      --merge           standard error goes into standard output, in order\n"
     "      --json            prints one JSON object: the verdict and the output\n"
+    "      --persist SECONDS how long the connection is held for later commands; --no-persist: it\n"
+    "                        is this one's alone. See `berth help connection`\n"
     "\n"
     "Exit status: the command's; 128+n if signal n ended it; 124 timed out; 127 no such\n"
     "program; 126 it cannot be run; 125 not started by fault of berth (also a wrong command\n"
@@ -38,6 +40,8 @@ const struct cli_command cli_commands[] = {
     {"visibility", cmd_visibility, "what a workspace or a mount hides and leaves out",
      visibility_usage},
     {"status", cmd_status, "the service and the mounts of this machine", status_usage},
+    {"connection", cmd_connection, "connections that are held for later commands",
+     connection_usage},
     {"cache", cmd_cache, "what mounts keep on this machine's disk", cache_usage},
     {"doctor", cmd_doctor, "find out what is wrong, and what to do", doctor_usage},
     {"help", cmd_help, "explain a command", help_usage},

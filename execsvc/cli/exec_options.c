@@ -12,7 +12,14 @@
 
 #define EXEC_ID_MAX 64
 
-enum { OPTION_ID = 256, OPTION_TIMEOUT, OPTION_MERGE, OPTION_JSON };
+enum {
+    OPTION_ID = 256,
+    OPTION_TIMEOUT,
+    OPTION_MERGE,
+    OPTION_JSON,
+    OPTION_PERSIST,
+    OPTION_NO_PERSIST
+};
 
 static const struct option long_options[] = {
     {"workspace", required_argument, NULL, 'w'},
@@ -24,6 +31,8 @@ static const struct option long_options[] = {
     {"timeout", required_argument, NULL, OPTION_TIMEOUT},
     {"merge", no_argument, NULL, OPTION_MERGE},
     {"json", no_argument, NULL, OPTION_JSON},
+    {"persist", required_argument, NULL, OPTION_PERSIST},
+    {"no-persist", no_argument, NULL, OPTION_NO_PERSIST},
     {"help", no_argument, NULL, 'h'},
     {0},
 };
@@ -82,6 +91,10 @@ static int parse_one(struct exec_options *o, int option, struct failure *ret_fai
         o->merge = true;
     else if (option == OPTION_JSON)
         o->json = true;
+    else if (option == OPTION_PERSIST)
+        o->persist = optarg;
+    else if (option == OPTION_NO_PERSIST)
+        o->persist = "0";
     return 0;
 }
 

@@ -16,6 +16,7 @@ struct exec_options {
     char **owned; /* strings made for -e NAME */
     size_t owned_count;
     const char *id;
+    const char *persist; /* --persist, and "0" for --no-persist; NULL: not given */
     uint64_t timeout_ms; /* 0: none */
     bool input;
     bool terminal;

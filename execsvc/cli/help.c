@@ -37,6 +37,8 @@ void help_print_overview(void)
                 "  --cert-file FILE    our own certificate, if the service asks for one\n"
                 "  --key-file FILE     and its key\n"
                 "  --config FILE       instead of ~/.config/berth/berth.json\n"
+                "  --persist SECONDS   how long berth exec holds a connection for the next\n"
+                "                      command (600); --no-persist: not at all\n"
                 "  --version\n"
                 "\n"
                 "Each has a variable too: BERTH_URL, BERTH_TOKEN_FILE (or BERTH_TOKEN),\n"

@@ -261,6 +261,7 @@ static int take_settings(json_t *object, struct here *h)
         {"url", &h->url},           {"token_file", &h->token_file},
         {"ca_file", &h->ca_file},   {"cert_file", &h->cert_file},
         {"key_file", &h->key_file}, {"workspace", &h->workspace},
+        {"control", &h->control},
     };
     for (size_t i = 0; i < ARRAY_SIZE(strings); i++) {
         int r = get_string(object, strings[i].key, strings[i].field);
@@ -376,6 +377,7 @@ void here_release(struct here *h)
     free(h->ca_file);
     free(h->cert_file);
     free(h->key_file);
+    free(h->control);
     free(h->workspace);
     free(h->directory);
     free(h->workspace_path);

@@ -10,7 +10,7 @@
 #include "base/table.h"
 #include "server/backend.h"
 #include "server/dispatch.h"
-#include "server/http.h"
+#include "stream/http.h"
 #include "server/park.h"
 #include "server/upgrade.h"
 

@@ -14,7 +14,7 @@
 #include "base/cleanup.h"
 #include "config/config.h"
 #include "server/connection.h"
-#include "server/unix_path.h"
+#include "stream/unix_path.h"
 
 /* Accepted per turn of the loop: a flood does not starve those who are already in. */
 #define ACCEPT_BATCH 64

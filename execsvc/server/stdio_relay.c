@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "server/service.h"
-#include "server/unix_path.h"
+#include "stream/unix_path.h"
 
 #define RELAY_BUFFER (256u << 10)
 #define CONNECT_RETRY_MS 10

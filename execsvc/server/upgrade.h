@@ -2,7 +2,7 @@
  * of this service. Decisions only, no I/O. */
 #pragma once
 
-#include "server/http.h"
+#include "stream/http.h"
 #include "server/server.h"
 
 /* Who asks, as far as the transport knows. */

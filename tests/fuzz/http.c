@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
-#include "server/http.h"
+#include "stream/http.h"
 
 static void check(bool ok)
 {

@@ -803,9 +803,38 @@ class Harness:
                     found.append((int(entry.name), line.decode(errors="replace")))
         return found
 
+    def holders(self):
+        """Processes that hold a connection for later commands (berth connection)."""
+        found = []
+        for path in (self.short / "run/berth/control").glob("*[0-9a-f]"):
+            if path.is_socket() and "-" not in path.name:
+                with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
+                    s.connect(str(path))
+                    credentials = s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+                    found.append(int.from_bytes(credentials[:4], "little"))
+        return found
+
+    def _stop_holders(self):
+        """They are no process of ours, and stay behind by intent."""
+        if not self.holders():
+            return
+        with contextlib.suppress(HarnessError):
+            self.run([self.program("berth"), "connection", "stop", "--all"])
+        try:
+            wait_until(lambda: not self.holders(), 5)
+        except TimeoutError:
+            left = self.holders()
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            raise HarnessError(f"connection holders do not end: {left}") from None
+
     def close(self):
         """Ends everything, newest first; raises the first problem after all is down."""
         problems = []
+        try:
+            self._stop_holders()
+        except BaseException as error:
+            problems.append(error)
         crashed = any(thing.killed for thing in self.owned)
         for thing in reversed(self.owned):
             try:

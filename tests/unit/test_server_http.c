@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "base/cleanup.h"
-#include "server/http.h"
+#include "stream/http.h"
 
 #define UPGRADE                                                                     \
     "GET /v1/stream?x=1 HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, Upgrade\r\n" \

@@ -1,4 +1,4 @@
-#include "server/http.h"
+#include "stream/http.h"
 
 #include <http_parser.h>
 #include <openssl/crypto.h>

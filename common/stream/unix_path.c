@@ -1,4 +1,4 @@
-#include "server/unix_path.h"
+#include "stream/unix_path.h"
 
 #include <fcntl.h>
 #include <libgen.h>

@@ -1,0 +1,32 @@
+/* Connects again, after a loss, on a thread of its own: libcurl blocks. It tries until it succeeds,
+ * with growing pauses. */
+#pragma once
+
+#include "client/client.h"
+
+struct connector;
+
+struct connector_options {
+    struct stream_options stream; /* what it points to must live as long as the process */
+    const char *agent;
+    /* On the thread, for a new session: what must be said before anything else. A negative errno:
+     * try again. NULL allowed. */
+    int (*greet)(void *context, struct client *client, struct failure *ret_failure);
+    void (*release)(void *context); /* NULL allowed */
+    void *context;                  /* owned, once connector_start has succeeded */
+    int event_fd;                   /* written to when it has succeeded */
+};
+
+/* resumes: NULL, or the session to go on with. A negative errno of pthread_create, or -ENOMEM. */
+int connector_start(const struct connector_options *options, const struct session_resume *resumes,
+                    struct connector **ret);
+
+/* Another point to go on from, or none any more, for attempts that have not begun. */
+void connector_set_resume(struct connector *c, const struct session_resume *resumes);
+
+/* After event_fd was written to: what came of it, and what its HELLO said is abandoned. Frees c.
+ * *ret is NULL when it did not succeed after all. */
+void connector_take(struct connector *c, struct client **ret, uint64_t *ret_abandoned);
+
+/* Frees c; false: its thread still runs, and may write to event_fd, until an attempt ends. */
+bool connector_stop(struct connector *c);
