@@ -1,13 +1,11 @@
 #include "exec/command.h"
 
 #include <assert.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "base/clock.h"
@@ -16,24 +14,12 @@
 #include "exec/kill.h"
 #include "exec/streams.h"
 #include "exec/strings.h"
+#include "exec/termination.h"
 
 /* How long after the leader's end its streams may stay open before they are given up: long
  * enough for a pipeline's last writer to be scheduled on a busy machine, short enough not to
  * be noticed by the caller of `server &`. */
 #define DRAIN_MS 100
-
-/* Between TERM and KILL. */
-#define GRACE_MS 2000
-
-/* How often a termination looks whether everything is gone. */
-#define SWEEP_MS 50
-
-/* After KILL, how long processes that do not die (in an uninterruptible system call) are
- * waited for before the verdict says so. */
-#define KILL_GIVE_UP_MS 5000
-
-/* How long a killed leader is waited for when its command is freed while it runs. */
-#define REAP_WAIT_MS 1000
 
 /* A year: keeps sums of times far from overflow. */
 #define TIMEOUT_MAX_MS (UINT64_C(365) * 24 * 3600 * 1000)
@@ -64,13 +50,6 @@ static const bool transitions[4][4] = {
     [COMMAND_DRAINING] = {[COMMAND_ENDED] = true},
 };
 
-enum termination {
-    TERMINATION_NONE,
-    TERMINATION_ASKED,  /* TERM sent; everything has until the deadline */
-    TERMINATION_KILLED, /* KILL sent; looking until nothing is left */
-    TERMINATION_DONE,
-};
-
 struct output {
     struct command *command;
     uint32_t number; /* 1 or 2 */
@@ -89,7 +68,6 @@ struct command {
     struct event *exited;
     struct event *timeout;
     struct event *drain;
-    struct event *sweep;
     bool drained; /* the time for the streams to end is over */
 
     bool terminal;
@@ -97,9 +75,9 @@ struct command {
     struct output outputs[2];
     struct input *input; /* NULL: /dev/null */
 
-    enum termination termination;
-    uint64_t deadline_ns; /* of the termination's present step */
     struct kill_set *kill_set;
+    struct termination *termination; /* NULL: it ends by itself */
+    bool terminated;                 /* the termination has its receipt */
 
     uint64_t started_ns;
     uint64_t ended_ns;
@@ -285,12 +263,10 @@ static void command_end(struct command *c)
     v->stdout_bytes = c->outputs[0].offset;
     v->stderr_bytes = c->outputs[1].offset;
     v->duration_ns = c->ended_ns - c->started_ns;
-    v->removed = c->kill_set ? kill_set_removed(c->kill_set) : 0;
     for (size_t i = 0; i < ARRAY_SIZE(c->outputs); i++)
         output_close(&c->outputs[i]);
     event_release(&c->timeout);
     event_release(&c->drain);
-    event_release(&c->sweep);
     c->events.ended(c->events.context, v);
 }
 
@@ -298,8 +274,7 @@ static void command_end(struct command *c)
  * may free the command in it. */
 static void command_settle(struct command *c)
 {
-    if (c->state == COMMAND_DRAINING && outputs_done(c) &&
-        (c->termination == TERMINATION_NONE || c->termination == TERMINATION_DONE))
+    if (c->state == COMMAND_DRAINING && outputs_done(c) && (!c->termination || c->terminated))
         command_end(c);
 }
 
@@ -343,14 +318,14 @@ static void on_exited(evutil_socket_t fd, short what, void *context)
     if (c->state == COMMAND_STARTING && c->report_readable)
         on_report(c->child.report, EV_READ, c);
     siginfo_t info = {0};
-    /* Looked at, not reaped: the number must stay the leader's own as long as its group may
-     * still be signalled. command_free reaps. */
-    if (waitid(P_PIDFD, (id_t)c->child.pidfd, &info, WEXITED | WNOHANG | WNOWAIT) < 0) {
-        c->verdict.verdict = WIRE_VERDICT_UNKNOWN;
-        c->verdict.error = -errno;
-        (void)snprintf(c->verdict.text, sizeof c->verdict.text, "waitid: %s", strerror(errno));
-    } else if (info.si_pid == 0) {
+    int r = kill_set_wait(c->kill_set, &info);
+    if (r == -EAGAIN)
         return;
+    if (r < 0) {
+        c->verdict.verdict = WIRE_VERDICT_UNKNOWN;
+        c->verdict.error = r;
+        (void)snprintf(c->verdict.text, sizeof c->verdict.text,
+                       "the process that watched it was killed");
     } else if (c->state != COMMAND_STARTING) {
         verdict_from_wait(c, &info);
     }
@@ -362,8 +337,8 @@ static void on_exited(evutil_socket_t fd, short what, void *context)
         return;
     }
     start_draining(c);
-    if (c->termination != TERMINATION_NONE)
-        event_active(c->sweep, EV_TIMEOUT, 1);
+    if (c->termination && !c->terminated)
+        termination_look(c->termination);
     command_settle(c);
 }
 
@@ -386,62 +361,36 @@ static void on_report(evutil_socket_t fd, short what, void *context)
 
 /* --- termination ----------------------------------------------------------------- */
 
-static void termination_step(struct command *c, enum termination step, uint64_t ms)
-{
-    c->termination = step;
-    c->deadline_ns = clock_monotonic_ns() + ms * NSEC_PER_MSEC;
-}
-
-static void on_sweep(evutil_socket_t fd, short what, void *context)
+static void on_terminated(void *context, const struct kill_receipt *receipt)
 {
     struct command *c = context;
-    bool late = clock_monotonic_ns() >= c->deadline_ns;
-    int alive = 1;
-    switch (c->termination) {
-    case TERMINATION_NONE:
-    case TERMINATION_DONE:
-        return;
-    case TERMINATION_ASKED:
-        if (!late) {
-            /* While the leader lives there is something left: no need to look. */
-            if (c->state == COMMAND_DRAINING)
-                alive = kill_set_scan(c->kill_set);
-            break;
-        }
-        termination_step(c, TERMINATION_KILLED, KILL_GIVE_UP_MS);
-        alive = kill_set_signal(c->kill_set, SIGKILL);
-        break;
-    case TERMINATION_KILLED:
-        alive = kill_set_signal(c->kill_set, SIGKILL);
-        if (late && alive != 0) {
-            char *text = c->verdict.text;
-            size_t len = strlen(text);
-            (void)snprintf(text + len, sizeof c->verdict.text - len,
-                           "%sprocesses that do not die are left", len ? "; " : "");
-            c->termination = TERMINATION_DONE;
-        }
-        break;
-    }
-    if (alive == 0)
-        c->termination = TERMINATION_DONE;
-    if (c->termination != TERMINATION_DONE)
-        timer_add(c->sweep, SWEEP_MS);
+    struct command_verdict *v = &c->verdict;
+    v->removed = receipt->removed;
+    v->left = receipt->left;
+    v->means = receipt->means;
+    size_t len = strlen(v->text);
+    if (receipt->left > 0)
+        (void)snprintf(v->text + len, sizeof v->text - len,
+                       "%s%zu processes that do not die are left", len ? "; " : "", receipt->left);
+    len = strlen(v->text);
+    if (receipt->means == WIRE_MEANS_TREE)
+        (void)snprintf(v->text + len, sizeof v->text - len,
+                       "%sthe process that watched it was killed, and others may be left",
+                       len ? "; " : "");
+    c->terminated = true;
     command_settle(c);
 }
 
 void command_terminate(struct command *c, enum wire_verdict why, const char *text)
 {
-    if (c->termination != TERMINATION_NONE || !c->exited)
+    if (c->termination || !c->exited)
         return;
     c->verdict.verdict = why;
     (void)snprintf(c->verdict.text, sizeof c->verdict.text, "%s", text ? text : "");
     event_release(&c->timeout);
-    termination_step(c, TERMINATION_ASKED, GRACE_MS);
-    (void)kill_set_scan(c->kill_set);
-    (void)command_signal(c, SIGTERM);
-    /* A stopped process would not see TERM. */
-    (void)command_signal(c, SIGCONT);
-    timer_add(c->sweep, SWEEP_MS);
+    if (termination_start(c->base, c->kill_set, TERMINATION_GRACE_MS, on_terminated, c,
+                          &c->termination) < 0)
+        kill_set_kill(c->kill_set);
 }
 
 static void on_timeout(evutil_socket_t fd, short what, void *context)
@@ -454,13 +403,7 @@ int command_signal(struct command *c, uint32_t signal)
     if (signal == 0 || signal > SIGNAL_MAX)
         return -EINVAL;
     int number = signal == SIGTSTP && !c->terminal ? SIGSTOP : (int)signal;
-    if (kill(-c->child.pid, number) == 0)
-        return 0;
-    /* The child is not yet the leader of its group. */
-    if (c->state == COMMAND_STARTING &&
-        syscall(SYS_pidfd_send_signal, c->child.pidfd, number, NULL, 0) == 0)
-        return 0;
-    return -errno;
+    return kill_set_signal_group(c->kill_set, number);
 }
 
 int command_resize(struct command *c, uint32_t rows, uint32_t columns)
@@ -504,11 +447,12 @@ static int command_copy_names(struct command *c, const struct command_options *o
 static int command_make_events(struct command *c)
 {
     c->report_readable = event_new(c->base, c->child.report, EV_READ | EV_PERSIST, on_report, c);
-    c->exited = event_new(c->base, c->child.pidfd, EV_READ | EV_PERSIST, on_exited, c);
+    c->exited =
+        event_new(c->base, kill_set_ended_fd(c->kill_set), EV_READ | EV_PERSIST, on_exited, c);
     if (!c->report_readable || !c->exited || event_add(c->report_readable, NULL) < 0 ||
         event_add(c->exited, NULL) < 0)
         return -ENOMEM;
-    return kill_set_new(c->child.pid, &c->kill_set);
+    return 0;
 }
 
 /* All that can be had before the fork is, so that little can fail behind it. */
@@ -531,8 +475,9 @@ static int command_prepare(struct command *c, const struct command_options *opti
     }
     c->timeout = evtimer_new(c->base, on_timeout, c);
     c->drain = evtimer_new(c->base, on_drained, c);
-    c->sweep = evtimer_new(c->base, on_sweep, c);
-    return c->timeout && c->drain && c->sweep ? 0 : -ENOMEM;
+    if (!c->timeout || !c->drain)
+        return -ENOMEM;
+    return kill_set_new(options->confinement, &c->kill_set);
 }
 
 static void command_release(struct command *c)
@@ -541,13 +486,12 @@ static void command_release(struct command *c)
     event_release(&c->exited);
     event_release(&c->timeout);
     event_release(&c->drain);
-    event_release(&c->sweep);
+    termination_free(c->termination);
     for (size_t i = 0; i < ARRAY_SIZE(c->outputs); i++)
         output_close(&c->outputs[i]);
     input_free(c->input);
     kill_set_free(c->kill_set);
     close_fd(&c->child.report);
-    close_fd(&c->child.pidfd);
     strings_release(&c->programs);
     strings_release(&c->names);
     free(c);
@@ -573,7 +517,7 @@ int command_start(struct event_base *base, const struct command_options *options
     *c = (struct command){.base = base,
                           .events = *events,
                           .state = COMMAND_STARTING,
-                          .child = {.pid = -1, .pidfd = -1, .report = -1},
+                          .child = SPAWN_CHILD_NONE,
                           .terminal = options->flags & WIRE_EXEC_PTY,
                           .outputs = {{.fd = -1}, {.fd = -1}},
                           .verdict.timeout_ms = options->timeout_ms};
@@ -590,7 +534,7 @@ int command_start(struct event_base *base, const struct command_options *options
             .limits = options->limits,
         };
         c->started_ns = clock_monotonic_ns();
-        r = spawn_start(&spawn, &c->child, &stage);
+        r = kill_set_spawn(c->kill_set, &spawn, &c->child, &stage);
     }
     /* Also ours of the child's ends: an end of file must reach us. */
     streams_release(&streams);
@@ -615,23 +559,18 @@ uint64_t command_output_bytes(const struct command *c, uint32_t stream)
     return c->outputs[stream - 1].offset;
 }
 
+size_t command_processes(struct command *c)
+{
+    return kill_set_alive(c->kill_set);
+}
+
+struct kill_set *command_kill_set(struct command *c)
+{
+    return c->kill_set;
+}
+
 void command_free(struct command *c)
 {
-    if (!c)
-        return;
-    if (c->child.pidfd >= 0) {
-        if (c->state != COMMAND_ENDED) {
-            if (c->kill_set)
-                (void)kill_set_signal(c->kill_set, SIGKILL);
-            (void)syscall(SYS_pidfd_send_signal, c->child.pidfd, SIGKILL, NULL, 0);
-        }
-        /* At once, but for a process that is stuck in the kernel: a zombie of ours is then the
-         * lesser evil than a service that waits for it. */
-        struct pollfd ended = {.fd = c->child.pidfd, .events = POLLIN};
-        while (poll(&ended, 1, REAP_WAIT_MS) < 0 && errno == EINTR)
-            ;
-        siginfo_t info;
-        (void)waitid(P_PIDFD, (id_t)c->child.pidfd, &info, WEXITED | WNOHANG);
-    }
-    command_release(c);
+    if (c)
+        command_release(c);
 }

@@ -13,9 +13,11 @@
 
 #include <event2/event.h>
 
+#include "exec/kill.h"
 #include "exec/spawn.h"
 
 struct command;
+struct confinement;
 
 /* All borrowed until command_start returns. */
 struct command_options {
@@ -29,6 +31,7 @@ struct command_options {
     uint32_t columns;
     uint64_t timeout_ms; /* 0: none */
     const struct spawn_limits *limits;
+    struct confinement *confinement; /* NULL: see kill_set_new. Must outlive the command */
 };
 
 /* How it ended. Fields as in EXEC_EXIT. text is bytes: paths in it are as they were given. */
@@ -38,8 +41,10 @@ struct command_verdict {
     int signal;
     bool core;
     enum wire_exec_stage stage;
-    int error; /* negative errno */
-    size_t removed;
+    int error;             /* negative errno */
+    size_t removed;        /* of a termination's receipt, as the next two */
+    size_t left;           /* processes that did not die */
+    enum wire_means means; /* NONE: nothing was terminated */
     uint64_t stdout_bytes;
     uint64_t stderr_bytes;
     uint64_t duration_ns; /* from the fork to the end of the leader */
@@ -74,8 +79,16 @@ int command_start(struct event_base *base, const struct command_options *options
                   const struct command_events *events, struct command **ret,
                   struct command_verdict *ret_verdict);
 
-/* Kills what still runs, reaps, closes, frees. No callback is made. */
+/* Kills what still runs, children that the leader left behind too, reaps, closes, frees. No
+ * callback is made. */
 void command_free(struct command *c);
+
+/* How many processes that belong to it live, after its end too: what its leader left behind goes on
+ * until command_free. */
+size_t command_processes(struct command *c);
+
+/* Everything that belongs to it, to be terminated after its end. Borrowed. */
+struct kill_set *command_kill_set(struct command *c);
 
 /* There is room again. */
 void command_resume(struct command *c);
@@ -98,6 +111,6 @@ int command_signal(struct command *c, uint32_t signal);
 /* -ENOTTY without a terminal. */
 int command_resize(struct command *c, uint32_t rows, uint32_t columns);
 
-/* Ends it for a reason of ours: TERM to the group, after a grace of 2 s KILL to all that
- * belongs to it. The verdict is `why` with text, unless the leader has ended before. */
+/* Ends it for a reason of ours: TERM to all that belongs to it, after a grace of 2 s KILL. The
+ * verdict is `why` with text, unless the leader has ended before. */
 void command_terminate(struct command *c, enum wire_verdict why, const char *text);

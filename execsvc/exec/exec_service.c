@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "confine/confinement.h"
 #include "exec/command.h"
 #include "exec/environment.h"
 #include "names/thread_id.h"
@@ -12,6 +13,9 @@
 /* Commands at a time: stops one client from using up the machine's processes and our
  * descriptors (up to five each) for all others. */
 #define EXEC_RUNNING_MAX 512
+
+/* How often those that have ended are looked at again, whose leader has left something behind. */
+#define LEFT_LOOK_MS 200
 
 /* Where a command sees its workspace. */
 #define WORKSPACE_PATH "/workspace"
@@ -34,17 +38,21 @@ struct exec {
     uint64_t input_received;
     const struct command_verdict *verdict; /* the command's, once it has ended */
     struct barrier *barrier;
+    bool left; /* it has ended and been answered, and what its leader left behind goes on */
 };
 
 struct exec_service {
     struct event_base *base;
     struct store *store;
     struct subscribers *subscribers; /* NULL: nobody is waited for */
+    struct confinement *confinement;
+    struct event *look; /* at those that are `left` */
     struct spawn_limits limits;
     char *user;
     char *home;
-    struct exec *running;
+    struct exec *running; /* and those that are left */
     size_t running_count;
+    size_t left_count;
     uint64_t started;
     uint64_t refused;
 };
@@ -63,6 +71,8 @@ static void reply_verdict(struct call *call, const struct command_verdict *v, ui
                 .stage = v->stage,
                 .error = (uint32_t)-v->error,
                 .removed = v->removed < UINT32_MAX ? (uint32_t)v->removed : UINT32_MAX,
+                .left = v->left < UINT32_MAX ? (uint32_t)v->left : UINT32_MAX,
+                .means = v->means,
                 .stdout_bytes = v->stdout_bytes,
                 .stderr_bytes = v->stderr_bytes,
                 .duration_ns = v->duration_ns,
@@ -84,7 +94,10 @@ static void exec_free(struct exec *e)
         s->running = e->next;
     if (e->next)
         e->next->previous = e->previous;
-    s->running_count--;
+    if (e->left)
+        s->left_count--;
+    else
+        s->running_count--;
     if (e->barrier)
         barrier_cancel(e->barrier);
     command_free(e->command);
@@ -148,6 +161,36 @@ static void on_input_taken(void *context, size_t bytes)
         (void)call_grant(e->call, bytes);
 }
 
+static void look_later(struct exec_service *s)
+{
+    const struct timeval time = {.tv_usec = LEFT_LOOK_MS * 1000};
+    if (s->left_count > 0)
+        (void)event_add(s->look, &time);
+}
+
+static void on_look(evutil_socket_t fd, short what, void *context)
+{
+    struct exec_service *s = context;
+    struct exec *next;
+    for (struct exec *e = s->running; e; e = next) {
+        next = e->next;
+        if (e->left && kill_set_is_empty(command_kill_set(e->command)))
+            exec_free(e);
+    }
+    confinement_sweep(s->confinement);
+    look_later(s);
+}
+
+/* Children that it left in the background go on, and stay known as its own. */
+static void exec_leave(struct exec *e)
+{
+    struct exec_service *s = e->service;
+    e->left = true;
+    s->left_count++;
+    s->running_count--;
+    look_later(s);
+}
+
 static void on_seen(void *context, bool all_seen)
 {
     struct exec *e = context;
@@ -157,7 +200,10 @@ static void on_seen(void *context, bool all_seen)
     if (call)
         reply_verdict(call, e->verdict, store_change_count(e->service->store),
                       all_seen && e->synced ? WIRE_COHERENCE_SEEN : WIRE_COHERENCE_UNKNOWN);
-    exec_free(e);
+    if (kill_set_is_empty(command_kill_set(e->command)))
+        exec_free(e);
+    else
+        exec_leave(e);
 }
 
 /* Whoever is told that the command has ended must find what it did on every mount. */
@@ -308,7 +354,7 @@ static int check_id(const struct exec_service *s, const struct workspace *worksp
     if (id.len == 0)
         return 0;
     for (const struct exec *e = s->running; e; e = e->next) {
-        if (!bytes_equal(bytes_of(e->id, e->id_len), id) ||
+        if (e->left || !bytes_equal(bytes_of(e->id, e->id_len), id) ||
             !bytes_equal(workspace_thread_id(e->workspace), workspace_thread_id(workspace)))
             continue;
         command_verdict_not_started(refusal, WIRE_STAGE_REQUEST, -EEXIST,
@@ -372,6 +418,7 @@ static int exec_run(struct exec *e, const struct wire_exec *request,
         .columns = request->columns,
         .timeout_ms = request->timeout_ms,
         .limits = &s->limits,
+        .confinement = s->confinement,
     };
     const struct command_events events = {
         .started = on_started,
@@ -449,6 +496,17 @@ void exec_service_start(struct exec_service *s, struct call *call, const struct 
 
 /* --- the service ----------------------------------------------------------------- */
 
+static int new_confinement(struct exec_service *s)
+{
+    char name[64] = "berth-";
+    uint8_t id[16];
+    store_service_id(s->store, id);
+    for (size_t i = 0; i < sizeof id; i++)
+        (void)snprintf(name + strlen(name), 3, "%02x", id[i]);
+    const struct confinement_options options = {.name = name};
+    return confinement_new(&options, &s->confinement);
+}
+
 int exec_service_new(struct event_base *base, struct store *store, struct subscribers *subscribers,
                      struct exec_service **ret)
 {
@@ -462,10 +520,12 @@ int exec_service_new(struct event_base *base, struct store *store, struct subscr
     const struct passwd *user = getpwuid(geteuid());
     s->user = user ? strdup(user->pw_name) : NULL;
     s->home = strdup(user && user->pw_dir[0] == '/' ? user->pw_dir : HOME_FALLBACK);
+    s->look = evtimer_new(base, on_look, s);
     /* Without a user database entry, as in a minimal container, USER is not set. */
-    if (!s->home || (user && !s->user)) {
+    int r = s->home && s->look && (!user || s->user) ? new_confinement(s) : -ENOMEM;
+    if (r < 0) {
         exec_service_free(s);
-        return -ENOMEM;
+        return r;
     }
     *ret = s;
     return 0;
@@ -493,6 +553,9 @@ void exec_service_free(struct exec_service *s)
         if (call)
             reply_verdict(call, &v, 0, WIRE_COHERENCE_UNKNOWN);
     }
+    if (s->look)
+        event_free(s->look);
+    confinement_free(s->confinement);
     free(s->user);
     free(s->home);
     free(s);
@@ -500,7 +563,10 @@ void exec_service_free(struct exec_service *s)
 
 int exec_service_status(struct exec_service *s, json_t *object)
 {
-    json_t *exec = json_pack("{s:I,s:I,s:I}", "running", (json_int_t)s->running_count, "started",
-                             (json_int_t)s->started, "refused", (json_int_t)s->refused);
-    return exec && json_object_set_new(object, "exec", exec) == 0 ? 0 : -ENOMEM;
+    json_t *exec = json_pack("{s:I,s:I,s:I,s:I}", "running", (json_int_t)s->running_count, "left",
+                             (json_int_t)s->left_count, "started", (json_int_t)s->started,
+                             "refused", (json_int_t)s->refused);
+    if (!exec || json_object_set_new(object, "exec", exec) < 0)
+        return -ENOMEM;
+    return confinement_status(s->confinement, object);
 }

@@ -31,5 +31,6 @@ void exec_service_free(struct exec_service *s);
 void exec_service_start(struct exec_service *s, struct call *call, const struct wire_exec *request,
                         bool synced);
 
-/* Adds "exec": {"running", "started", "refused"} to object. -ENOMEM. */
+/* Adds "exec": {"running", "left", "started", "refused"}, and what confinement_status adds, to
+ * object. -ENOMEM. */
 int exec_service_status(struct exec_service *s, json_t *object);

@@ -1,165 +1,147 @@
 #include "exec/kill.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdbool.h>
-#include <stdio.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/table.h"
+#include "confine/confinement.h"
+#include "exec/processes.h"
 
-/* pid and start time together name a process for good: the pid alone is used again. */
-struct process {
-    pid_t pid;
-    pid_t parent;
-    pid_t group;
-    pid_t session;
-    uint64_t start;
-    bool ended;
-    bool member;
-};
+/* How long everything is held still before it is killed, so that the receipt counts what there was
+ * and what forks all the time cannot run away. */
+#define FREEZE_MS 200
 
-struct snapshot {
-    struct process *processes;
-    size_t count;
-    size_t allocated;
-};
+/* Looks for what was forked while we looked; each stops what it finds. */
+#define FREEZE_ROUNDS 16
+
+/* How long a killed process is waited for when nobody reaps it later. */
+#define REAP_WAIT_MS 1000
+
+/* How long a monitor with nothing below it takes to end, at most: else one looks. */
+#define MONITOR_END_MS 5
 
 struct member {
     pid_t pid;
-    uint64_t start;
+    uint64_t start; /* 0: not known */
     bool alive;
 };
 
 struct kill_set {
-    pid_t leader;
+    enum wire_means means;
+    struct confinement *confinement;
+    struct cgroup *cgroup;
+    struct monitor monitor;
+    pid_t leader;       /* 0: not started */
+    int leader_pidfd;   /* a copy of our own */
+    bool leader_reaped; /* its number may be another's */
+    bool waited;        /* for the monitor to end behind it */
+    bool empty;
     struct table members; /* by pid; a table, since a fork bomb makes tens of thousands */
     size_t replaced;      /* members whose number became another member's */
 };
 
-static void snapshot_release(struct snapshot *s)
+static bool by_cgroup(const struct kill_set *set)
 {
-    free(s->processes);
+    return set->means == WIRE_MEANS_CGROUP;
 }
 
-/* Reads /proc/PID/stat. The name in parentheses is the process's own choice, with
- * parentheses, spaces and newlines in it: the fields begin after the last ')'. */
-static bool process_read(int proc, const char *pid, struct process *ret)
+int kill_set_new(struct confinement *confinement, struct kill_set **ret)
 {
-    char path[32];
-    if ((size_t)snprintf(path, sizeof path, "%s/stat", pid) >= sizeof path)
-        return false;
-    _cleanup_close_ int fd = openat(proc, path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    char text[1024];
-    ssize_t n = read(fd, text, sizeof text - 1);
-    if (n <= 0)
-        return false;
-    text[n] = 0;
-    const char *fields = strrchr(text, ')');
-    char state;
-    struct process p = {.pid = (pid_t)strtol(pid, NULL, 10)};
-    unsigned long long start;
-    if (!fields || sscanf(fields + 1,
-                          " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d "
-                          "%*d %llu",
-                          &state, &p.parent, &p.group, &p.session, &start) != 5)
-        return false;
-    p.start = start;
-    p.ended = state == 'Z' || state == 'X' || state == 'x';
-    *ret = p;
-    return true;
-}
-
-static void close_directory(DIR **d)
-{
-    if (*d)
-        (void)closedir(*d);
-}
-
-static int snapshot_reserve(struct snapshot *s)
-{
-    if (s->count < s->allocated)
-        return 0;
-    size_t size = s->allocated ? s->allocated * 2 : 256;
-    struct process *larger = reallocarray(s->processes, size, sizeof *larger);
-    if (!larger)
+    struct kill_set *set = calloc(1, sizeof *set);
+    if (!set)
         return -ENOMEM;
-    s->processes = larger;
-    s->allocated = size;
+    *set = (struct kill_set){.means = WIRE_MEANS_SUBREAPER,
+                             .confinement = confinement,
+                             .monitor = MONITOR_NONE,
+                             .leader_pidfd = -1};
+    if (confinement)
+        confinement_sweep(confinement);
+    struct cgroup_base *base = confinement ? confinement_cgroups(confinement) : NULL;
+    if (base && cgroup_new(base, &set->cgroup) == 0)
+        set->means = WIRE_MEANS_CGROUP;
+    *ret = set;
     return 0;
 }
 
-static int compare_pids(const void *a, const void *b)
+int kill_set_spawn(struct kill_set *set, const struct spawn_options *options,
+                   struct spawn_child *ret, enum wire_exec_stage *ret_stage)
 {
-    const struct process *left = a;
-    const struct process *right = b;
-    return (left->pid > right->pid) - (left->pid < right->pid);
+    const struct spawn_place place = {
+        .cgroup = by_cgroup(set) ? cgroup_fd(set->cgroup) : -1,
+        .monitored = !by_cgroup(set),
+    };
+    struct spawn_options placed = *options;
+    placed.place = &place;
+    struct spawn_child child;
+    int r = spawn_start(&placed, &child, ret_stage);
+    if (r < 0)
+        return r;
+    set->leader = child.pid;
+    set->leader_pidfd = child.pidfd;
+    set->monitor = child.monitor;
+    *ret = child;
+    return 0;
 }
 
-static int snapshot_take(struct snapshot *ret)
+/* --- the leader ------------------------------------------------------------------ */
+
+int kill_set_ended_fd(const struct kill_set *set)
 {
-    _cleanup_(close_directory) DIR *directory = opendir("/proc");
-    if (!directory)
-        return -errno;
-    _cleanup_(snapshot_release) struct snapshot s = {0};
-    const struct dirent *entry;
-    while ((entry = readdir(directory))) {
-        if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
-            continue;
-        int r = snapshot_reserve(&s);
-        if (r < 0)
+    return set->monitor.channel >= 0 ? set->monitor.channel : set->leader_pidfd;
+}
+
+/* The monitor is gone without having been told to. Whatever has inherited the leader reaps it. */
+static void set_lost(struct kill_set *set)
+{
+    set->means = WIRE_MEANS_TREE;
+    set->leader_reaped = true;
+}
+
+int kill_set_wait(struct kill_set *set, siginfo_t *ret)
+{
+    if (set->monitor.pid > 0) {
+        int r = monitor_wait(&set->monitor, ret);
+        if (r == -EAGAIN)
             return r;
-        if (process_read(dirfd(directory), entry->d_name, &s.processes[s.count]))
-            s.count++;
+        set->leader_reaped = true;
+        if (r < 0)
+            set_lost(set);
+        return r < 0 ? -ECHILD : 0;
     }
-    if (s.count > 0)
-        qsort(s.processes, s.count, sizeof *s.processes, compare_pids);
-    *ret = s;
-    s = (struct snapshot){0};
+    siginfo_t info = {0};
+    /* Looked at, not reaped: the number must stay the leader's own as long as its group may
+     * still be signalled. */
+    if (waitid(P_PIDFD, (id_t)set->leader_pidfd, &info, WEXITED | WNOHANG | WNOWAIT) < 0)
+        return -ECHILD;
+    if (info.si_pid == 0)
+        return -EAGAIN;
+    *ret = info;
     return 0;
 }
 
-static struct process *snapshot_find(const struct snapshot *s, pid_t pid)
+int kill_set_signal_group(struct kill_set *set, int signal)
 {
-    const struct process key = {.pid = pid};
-    if (s->count == 0)
-        return NULL;
-    return bsearch(&key, s->processes, s->count, sizeof key, compare_pids);
+    if (set->leader <= 0 || set->leader_reaped)
+        return -ESRCH;
+    if (kill(-set->leader, signal) == 0)
+        return 0;
+    int error = errno;
+    /* Perhaps it is not yet the leader of its group. */
+    if (error == ESRCH && syscall(SYS_pidfd_send_signal, set->leader_pidfd, signal, NULL, 0) == 0)
+        return 0;
+    return -error;
 }
 
-static void snapshot_mark(struct snapshot *s, const struct kill_set *set)
-{
-    for (size_t i = 0; i < s->count; i++) {
-        struct process *p = &s->processes[i];
-        p->member = p->pid == set->leader || p->group == set->leader || p->session == set->leader;
-    }
-    const struct member *m;
-    for (size_t i = 0; (m = table_next(&set->members, &i));) {
-        struct process *p = snapshot_find(s, m->pid);
-        if (p && p->start == m->start)
-            p->member = true;
-    }
-    /* Children of members are members, until no more are found. */
-    for (bool changed = true; changed;) {
-        changed = false;
-        for (size_t i = 0; i < s->count; i++) {
-            struct process *p = &s->processes[i];
-            const struct process *parent = p->member ? NULL : snapshot_find(s, p->parent);
-            if (parent && parent->member)
-                changed = p->member = true;
-        }
-    }
-}
+/* --- looking --------------------------------------------------------------------- */
 
-static int set_remember(struct kill_set *set, const struct process *p)
+static int set_remember(struct kill_set *set, pid_t pid, uint64_t start)
 {
-    struct member *m = table_get(&set->members, (uint64_t)p->pid);
-    if (m && m->start == p->start) {
+    struct member *m = table_get(&set->members, (uint64_t)pid);
+    if (m && m->start == start) {
         m->alive = true;
         return 0;
     }
@@ -169,94 +151,270 @@ static int set_remember(struct kill_set *set, const struct process *p)
         m = calloc(1, sizeof *m);
         if (!m)
             return -ENOMEM;
-        int r = table_put(&set->members, (uint64_t)p->pid, m, NULL);
+        int r = table_put(&set->members, (uint64_t)pid, m, NULL);
         if (r < 0) {
             free(m);
             return r;
         }
     }
-    *m = (struct member){.pid = p->pid, .start = p->start, .alive = true};
+    *m = (struct member){.pid = pid, .start = start, .alive = true};
     return 0;
 }
 
-int kill_set_new(pid_t leader, struct kill_set **ret)
+static void forget_who_lives(struct kill_set *set)
 {
-    struct kill_set *set = calloc(1, sizeof *set);
-    if (!set)
-        return -ENOMEM;
-    set->leader = leader;
-    *ret = set;
-    return 0;
+    struct member *m;
+    for (size_t i = 0; (m = table_next(&set->members, &i));)
+        m->alive = false;
+}
+
+/* Everything below the monitor; or, without it, what was seen before and what descends from that.
+ */
+static void mark_members(const struct kill_set *set, struct processes *all)
+{
+    struct process *monitor =
+        set->means == WIRE_MEANS_SUBREAPER ? processes_find(all, set->monitor.pid) : NULL;
+    if (monitor)
+        monitor->member = true;
+    for (size_t i = 0; set->means == WIRE_MEANS_TREE && i < all->count; i++) {
+        struct process *p = &all->items[i];
+        p->member = p->group == set->leader || p->session == set->leader;
+    }
+    const struct member *m;
+    for (size_t i = 0; (m = table_next(&set->members, &i));) {
+        struct process *p = processes_find(all, m->pid);
+        if (p && p->start == m->start)
+            p->member = true;
+    }
+    processes_mark_descendants(all);
+    if (monitor)
+        monitor->member = false;
+}
+
+static bool is_living_member(const struct process *p)
+{
+    return p->member && !p->ended;
+}
+
+/* Members of a set without a cgroup, remembered. What *ret held is replaced. */
+static int look_in_proc(struct kill_set *set, struct processes *ret)
+{
+    _cleanup_processes_ struct processes all = {0};
+    int r = processes_read(&all);
+    processes_release(ret);
+    if (r < 0)
+        return r;
+    mark_members(set, &all);
+    forget_who_lives(set);
+    for (size_t i = 0; r == 0 && i < all.count; i++)
+        if (is_living_member(&all.items[i]))
+            r = set_remember(set, all.items[i].pid, all.items[i].start);
+    *ret = all;
+    all = (struct processes){0};
+    return r;
+}
+
+static void on_member(void *context, pid_t pid)
+{
+    if (pid > 0)
+        (void)set_remember(context, pid, 0);
+}
+
+static void look_in_cgroup(struct kill_set *set)
+{
+    forget_who_lives(set);
+    (void)cgroup_members(set->cgroup, on_member, set);
+}
+
+static size_t count_members(const struct kill_set *set, bool alive)
+{
+    size_t count = 0;
+    const struct member *m;
+    for (size_t i = 0; (m = table_next(&set->members, &i));)
+        count += m->alive == alive;
+    return count;
+}
+
+/* A monitor that has just been told that its leader may be reaped needs a moment: waited for once.
+ */
+static bool monitor_has_ended(struct kill_set *set, bool *ret_killed)
+{
+    struct pollfd ended = {.fd = set->monitor.pidfd, .events = POLLIN};
+    if (set->leader_reaped && !set->waited)
+        (void)poll(&ended, 1, MONITOR_END_MS);
+    set->waited = set->leader_reaped;
+    return monitor_ended(&set->monitor, ret_killed);
+}
+
+bool kill_set_is_empty(struct kill_set *set)
+{
+    bool killed = false;
+    if (set->empty || set->leader <= 0)
+        return true;
+    if (by_cgroup(set)) {
+        set->empty = cgroup_populated(set->cgroup) == 0;
+    } else if (set->means == WIRE_MEANS_SUBREAPER && monitor_has_ended(set, &killed)) {
+        if (killed)
+            set_lost(set);
+        else
+            set->empty = true;
+    }
+    if (set->means == WIRE_MEANS_TREE) {
+        _cleanup_processes_ struct processes all = {0};
+        set->empty = look_in_proc(set, &all) == 0 && count_members(set, true) == 0;
+    }
+    if (set->empty)
+        forget_who_lives(set);
+    return set->empty;
+}
+
+size_t kill_set_alive(struct kill_set *set)
+{
+    if (kill_set_is_empty(set))
+        return 0;
+    if (by_cgroup(set)) {
+        look_in_cgroup(set);
+    } else if (set->means == WIRE_MEANS_SUBREAPER) {
+        _cleanup_processes_ struct processes all = {0};
+        (void)look_in_proc(set, &all);
+    }
+    size_t alive = count_members(set, true);
+    /* What cannot be counted is there all the same. */
+    return alive > 0 ? alive : 1;
+}
+
+/* --- signalling ------------------------------------------------------------------ */
+
+static void signal_member(void *context, pid_t pid)
+{
+    const struct process member = {.pid = pid};
+    struct process p;
+    if (pid > 0 && process_read(member.pid, &p) == 0)
+        (void)process_signal(&p, *(const int *)context);
+}
+
+void kill_set_signal(struct kill_set *set, int signal)
+{
+    /* The group first and in one call, so that what its members are for one another does not
+     * change between the first and the last. */
+    (void)kill_set_signal_group(set, signal);
+    if (kill_set_is_empty(set))
+        return;
+    if (by_cgroup(set)) {
+        look_in_cgroup(set);
+        const struct member *m;
+        for (size_t i = 0; (m = table_next(&set->members, &i));)
+            if (m->alive && (set->leader_reaped || getpgid(m->pid) != set->leader))
+                signal_member(&signal, m->pid);
+        return;
+    }
+    _cleanup_processes_ struct processes all = {0};
+    (void)look_in_proc(set, &all);
+    for (size_t i = 0; i < all.count; i++)
+        if (is_living_member(&all.items[i]) &&
+            (set->leader_reaped || all.items[i].group != set->leader))
+            (void)process_signal(&all.items[i], signal);
+}
+
+static void kill_cgroup(struct kill_set *set)
+{
+    /* Held still only so that they can be counted: the kernel lets none escape. */
+    uint64_t until = clock_monotonic_ns() + FREEZE_MS * NSEC_PER_MSEC;
+    if (cgroup_freeze(set->cgroup, true) == 0)
+        while (!cgroup_frozen(set->cgroup) && clock_monotonic_ns() < until)
+            (void)usleep(1000);
+    look_in_cgroup(set);
+    (void)cgroup_kill(set->cgroup);
+    (void)cgroup_freeze(set->cgroup, false);
+}
+
+/* True if there was something that had not been stopped. */
+static bool stop_all(struct kill_set *set, struct processes *all)
+{
+    bool found = false;
+    if (look_in_proc(set, all) < 0)
+        return false;
+    for (size_t i = 0; i < all->count; i++) {
+        if (!is_living_member(&all->items[i]) || all->items[i].stopped)
+            continue;
+        found = process_signal(&all->items[i], SIGSTOP) == 0 || found;
+    }
+    return found;
+}
+
+static void kill_in_proc(struct kill_set *set)
+{
+    uint64_t until = clock_monotonic_ns() + FREEZE_MS * NSEC_PER_MSEC;
+    _cleanup_processes_ struct processes all = {0};
+    (void)kill_set_signal_group(set, SIGSTOP);
+    for (int i = 0; i < FREEZE_ROUNDS && stop_all(set, &all) && clock_monotonic_ns() < until; i++)
+        ;
+    (void)kill_set_signal_group(set, SIGKILL);
+    for (size_t i = 0; i < all.count; i++)
+        if (is_living_member(&all.items[i]))
+            (void)process_signal(&all.items[i], SIGKILL);
+}
+
+void kill_set_kill(struct kill_set *set)
+{
+    if (kill_set_is_empty(set))
+        return;
+    if (by_cgroup(set)) {
+        kill_cgroup(set);
+        return;
+    }
+    if (set->monitor.pid > 0)
+        monitor_wake(&set->monitor);
+    kill_in_proc(set);
+}
+
+void kill_set_receipt(const struct kill_set *set, struct kill_receipt *ret)
+{
+    *ret = (struct kill_receipt){.removed = set->replaced + count_members(set, false),
+                                 .left = count_members(set, true),
+                                 .means = set->means};
+}
+
+bool kill_set_out_of_memory(const struct kill_set *set)
+{
+    return set->cgroup && cgroup_out_of_memory(set->cgroup);
+}
+
+/* --- the end --------------------------------------------------------------------- */
+
+static void reap(struct kill_set *set, int *pidfd)
+{
+    if (*pidfd < 0)
+        return;
+    if (set->confinement) {
+        confinement_reap_later(set->confinement, pidfd);
+        return;
+    }
+    /* At once, but for a process that is stuck in the kernel: a zombie of ours is then the
+     * lesser evil than a service that waits for it. */
+    struct pollfd ended = {.fd = *pidfd, .events = POLLIN};
+    while (poll(&ended, 1, REAP_WAIT_MS) < 0 && errno == EINTR)
+        ;
+    siginfo_t info;
+    (void)waitid(P_PIDFD, (id_t)*pidfd, &info, WEXITED | WNOHANG);
+    close_fd(pidfd);
 }
 
 void kill_set_free(struct kill_set *set)
 {
     if (!set)
         return;
+    bool monitored = set->monitor.pid > 0;
+    kill_set_kill(set);
+    close_fd(&set->monitor.channel); /* the monitor now kills what is left, and what comes */
+    if (monitored)
+        close_fd(&set->leader_pidfd);
+    reap(set, &set->monitor.pidfd);
+    reap(set, &set->leader_pidfd);
+    cgroup_free(set->cgroup);
     struct member *m;
     for (size_t i = 0; (m = table_next(&set->members, &i));)
         free(m);
     table_release(&set->members);
     free(set);
-}
-
-int kill_set_scan(struct kill_set *set)
-{
-    _cleanup_(snapshot_release) struct snapshot s = {0};
-    int r = snapshot_take(&s);
-    if (r < 0)
-        return r;
-    snapshot_mark(&s, set);
-    struct member *m;
-    for (size_t i = 0; (m = table_next(&set->members, &i));)
-        m->alive = false;
-    int alive = 0;
-    for (size_t i = 0; i < s.count; i++) {
-        if (!s.processes[i].member || s.processes[i].ended)
-            continue;
-        r = set_remember(set, &s.processes[i]);
-        if (r < 0)
-            return r;
-        alive++;
-    }
-    return alive;
-}
-
-/* Through a descriptor, and only after the start time was seen to be the member's: between the
- * scan and the signal the number may have become another process's. */
-static void member_signal(const struct member *m, int signal)
-{
-    _cleanup_close_ int pidfd = (int)syscall(SYS_pidfd_open, m->pid, 0);
-    if (pidfd < 0)
-        return;
-    _cleanup_close_ int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    char pid[16];
-    struct process p;
-    (void)snprintf(pid, sizeof pid, "%d", m->pid);
-    if (proc >= 0 && process_read(proc, pid, &p) && p.start == m->start)
-        (void)syscall(SYS_pidfd_send_signal, pidfd, signal, NULL, 0);
-}
-
-int kill_set_signal(struct kill_set *set, int signal)
-{
-    int alive = kill_set_scan(set);
-    /* The group first and in one call: members that fork all the time cannot outrun it. */
-    (void)kill(-set->leader, signal);
-    if (alive < 0)
-        return alive;
-    const struct member *m;
-    for (size_t i = 0; (m = table_next(&set->members, &i));) {
-        if (m->alive && getpgid(m->pid) != set->leader)
-            member_signal(m, signal);
-    }
-    return alive;
-}
-
-size_t kill_set_removed(const struct kill_set *set)
-{
-    size_t removed = set->replaced;
-    const struct member *m;
-    for (size_t i = 0; (m = table_next(&set->members, &i));)
-        removed += !m->alive;
-    return removed;
 }

@@ -1,29 +1,72 @@
-/* Finding and removing everything that belongs to a command. Here by /proc: its process
- * group, its session, and all that descends from those it has seen; what left all three
- * (setsid and a double fork before the first look) escapes. A sweep by cgroup or by a
- * subreaper has the same interface. */
+/* Everything that belongs to one command, found and removed: its leader, what descends from it,
+ * whatever sessions, groups and parents those have chosen, for as long as any of it lives, which
+ * may be long after the command has ended.
+ *
+ * Two means, chosen when the set is made:
+ * - WIRE_MEANS_CGROUP: a cgroup (v2) of its own, which no process of the command was ever outside
+ *   of; the kernel kills it whole and says when it is empty;
+ * - WIRE_MEANS_SUBREAPER: a process of ours between the service and the leader, which everything
+ *   that loses its parent comes back to, and which ends when nothing is left below it. It can be
+ *   killed by a command that may signal it; attribution is then lost, and the set says so by
+ *   WIRE_MEANS_TREE: what was seen before, the leader's group and session, and what descends from
+ *   those. */
 #pragma once
 
+#include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
-#include <sys/types.h>
+
+#include "exec/spawn.h"
 
 struct kill_set;
+struct confinement;
 
-/* leader: the command's first process, leader of its session and group. It must stay
- * unreaped for as long as the set lives, so that its number stays its own. -ENOMEM. */
-int kill_set_new(pid_t leader, struct kill_set **ret);
+/* An empty set, to be filled by kill_set_spawn. confinement: borrowed for the set's life; NULL: a
+ * subreaper and nothing else. Without a cgroup where there ought to be one, it is by subreaper.
+ * -ENOMEM. */
+int kill_set_new(struct confinement *confinement, struct kill_set **ret);
+
+/* Kills whatever is left, without waiting for it to be gone, and forgets it. */
 void kill_set_free(struct kill_set *set);
 
-/* Looks for members and remembers them. The number of those that live now, or a negative
- * errno. */
-int kill_set_scan(struct kill_set *set);
+/* Starts the leader inside of the set: spawn_start with its place filled in. Once in a set's life.
+ * The set keeps ret->pidfd and ret->monitor, which are borrowed then. */
+int kill_set_spawn(struct kill_set *set, const struct spawn_options *options,
+                   struct spawn_child *ret, enum wire_exec_stage *ret_stage);
 
-/* Sends a signal to the process group at once, then looks for members and sends it to those
- * outside of the group one by one. The number that lived before; or a negative errno, the
- * group has then been signalled all the same. */
-int kill_set_signal(struct kill_set *set, int signal);
+/* Readable when the leader has ended. Borrowed; -1 once kill_set_wait has answered. */
+int kill_set_ended_fd(const struct kill_set *set);
 
-/* How many of the processes ever seen are gone (ended, whether reaped or not), as of the last
- * scan. */
-size_t kill_set_removed(const struct kill_set *set);
+/* How the leader ended, as waitid says (si_code and si_status). -EAGAIN while it runs; -ECHILD if
+ * nobody can say any more, because the process that watched it was killed. */
+int kill_set_wait(struct kill_set *set, siginfo_t *ret);
+
+/* Sends a signal to the leader's process group, or to the leader alone while it has none. -ESRCH
+ * when the group is gone, or (by subreaper) when the leader has ended. */
+int kill_set_signal_group(struct kill_set *set, int signal);
+
+/* Sends a signal to everything. */
+void kill_set_signal(struct kill_set *set, int signal);
+
+/* Kills everything that is there now. What forks all the time is held still first, for a bounded
+ * time; call again until kill_set_alive says 0. */
+void kill_set_kill(struct kill_set *set);
+
+/* True is proof that nothing is left (unless attribution was lost), and final. Cheap, but
+ * once after the leader's end, when it may take a few milliseconds. */
+bool kill_set_is_empty(struct kill_set *set);
+
+/* How many processes live; 0 when it is empty, and never else. Zombies do not count. What is seen
+ * is remembered, for the receipt. */
+size_t kill_set_alive(struct kill_set *set);
+
+struct kill_receipt {
+    size_t removed; /* of all that were seen alive, those that are gone */
+    size_t left;    /* those that live, as of the last look */
+    enum wire_means means;
+};
+
+void kill_set_receipt(const struct kill_set *set, struct kill_receipt *ret);
+
+/* Whether the kernel killed it whole for want of memory (by cgroup, with a limit). */
+bool kill_set_out_of_memory(const struct kill_set *set);

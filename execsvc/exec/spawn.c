@@ -3,14 +3,19 @@
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <linux/sched.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "base/cleanup.h"
+#include "confine/cgroup.h"
 #include "exec/beneath.h"
 
 /* Numbers of descriptors in the child. Everything from FIRST_CLOSED on is closed. */
@@ -22,11 +27,23 @@ enum child_fd { CHILD_REPORT = 3, CHILD_ROOT = 4, CHILD_FIRST_CLOSED = 5 };
 
 #define SIGNAL_COUNT 64
 
+/* Nicer to ourselves than a command can be, and less so than what keeps a machine alive. */
+#define SERVICE_NICE (-11)
+
+/* How long a monitor may take to fork; far above what it needs on a machine that is busy. */
+#define HANDOFF_MS 10000
+
 struct child_report {
     int32_t stage;
     int32_t error;
     uint32_t program;
     uint32_t exists;
+};
+
+/* From whoever forked the leader to the service, with the leader's pidfd if there is one. */
+struct handoff {
+    int32_t error;
+    int32_t pid; /* as the forking process sees it */
 };
 
 /* The kernel's own sigaction: glibc hides two signals that it uses itself, and an ignored
@@ -47,9 +64,26 @@ static bool oom_score_is_negative(void)
 
 void spawn_limits_read(struct spawn_limits *ret)
 {
-    *ret = (struct spawn_limits){.reset_oom_score = oom_score_is_negative()};
+    *ret = (struct spawn_limits){.nice = getpriority(PRIO_PROCESS, 0),
+                                 .reset_oom_score = oom_score_is_negative()};
     (void)getrlimit(RLIMIT_NOFILE, &ret->nofile);
     (void)getrlimit(RLIMIT_CORE, &ret->core);
+}
+
+void spawn_raise_priority(void)
+{
+    if (getpriority(PRIO_PROCESS, 0) <= SERVICE_NICE ||
+        setpriority(PRIO_PROCESS, 0, SERVICE_NICE) < 0)
+        return;
+    /* Where the kernel groups processes by session, niceness counts within the session alone; the
+     * session has its own. Not when it is somebody else's, a shell's for example. */
+    _cleanup_close_ int fd = open("/proc/self/autogroup", O_WRONLY | O_CLOEXEC);
+    char text[16];
+    int len = snprintf(text, sizeof text, "%d", SERVICE_NICE);
+    if (fd >= 0 && getsid(0) == getpid()) {
+        ssize_t n = write(fd, text, (size_t)len);
+        (void)n;
+    }
 }
 
 static void signal_mask_set(const uint64_t *set, uint64_t *ret_old)
@@ -124,6 +158,9 @@ static int child_set_up(const struct spawn_options *options, int *report)
     child_reset_signals();
     if (setsid() < 0)
         return -errno;
+    /* Lower than ours is always permitted. */
+    if (getpriority(PRIO_PROCESS, 0) < options->limits->nice)
+        (void)setpriority(PRIO_PROCESS, 0, options->limits->nice);
     int r = child_place_descriptors(options, report);
     if (r < 0)
         return r;
@@ -193,15 +230,20 @@ static _Noreturn void child_run(const struct spawn_options *options, int report)
     child_execute(options, report);
 }
 
-/* --- in the parent --------------------------------------------------------------- */
+/* --- forking --------------------------------------------------------------------- */
 
-/* Without clone3 (before Linux 5.3, or behind a seccomp filter). The child cannot be reaped
- * before we open its descriptor, so its number cannot have become another process's. */
-static pid_t fork_with_pidfd(int *ret_pidfd)
+/* Without clone3 (before Linux 5.3, or behind a seccomp filter), or without its flag for cgroups.
+ * The child cannot be reaped before we open its descriptor, so its number cannot have become
+ * another process's. */
+static pid_t fork_with_pidfd(int cgroup, int *ret_pidfd, bool *ret_joins)
 {
     pid_t pid = _Fork();
+    *ret_joins = cgroup >= 0;
     if (pid <= 0)
         return pid < 0 ? -errno : 0;
+    /* So that it is there when we return. */
+    if (cgroup >= 0)
+        (void)cgroup_join(cgroup, pid);
     int fd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (fd < 0) {
         int error = errno;
@@ -214,23 +256,158 @@ static pid_t fork_with_pidfd(int *ret_pidfd)
     return pid;
 }
 
-static pid_t clone_with_pidfd(int *ret_pidfd)
+/* *ret_joins: the child is not in its cgroup, and must join it before it does anything else. */
+static pid_t clone_with_pidfd(int cgroup, int *ret_pidfd, bool *ret_joins)
 {
     int pidfd = -1;
+    *ret_joins = false;
     struct clone_args args = {
-        .flags = CLONE_PIDFD | CLONE_CLEAR_SIGHAND,
+        .flags = CLONE_PIDFD | CLONE_CLEAR_SIGHAND | (cgroup >= 0 ? CLONE_INTO_CGROUP : 0),
         .pidfd = (uint64_t)(uintptr_t)&pidfd,
         .exit_signal = SIGCHLD,
+        .cgroup = cgroup >= 0 ? (uint64_t)cgroup : 0,
     };
     long pid = syscall(SYS_clone3, &args, sizeof args);
-    /* EINVAL: a kernel that has clone3 but not the flag; EPERM: filters of old container
-     * engines. */
-    if (pid < 0 && (errno == ENOSYS || errno == EINVAL || errno == EPERM))
-        return fork_with_pidfd(ret_pidfd);
+    /* EINVAL, E2BIG: a kernel that has clone3 but not the flag or field; EPERM: filters of old
+     * container engines. */
+    if (pid < 0 && (errno == ENOSYS || errno == EINVAL || errno == E2BIG || errno == EPERM))
+        return fork_with_pidfd(cgroup, ret_pidfd, ret_joins);
     if (pid < 0)
         return -errno;
     *ret_pidfd = pidfd;
     return (pid_t)pid;
+}
+
+/* --- in the monitor: async-signal-safe functions only ---------------------------- */
+
+static void handoff_send(int channel, int error, pid_t pid, int pidfd)
+{
+    struct handoff message = {.error = error, .pid = pid};
+    struct iovec data = {.iov_base = &message, .iov_len = sizeof message};
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct msghdr m = {.msg_iov = &data, .msg_iovlen = 1};
+    if (pidfd >= 0) {
+        m.msg_control = control.space;
+        m.msg_controllen = sizeof control.space;
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(c), &pidfd, sizeof pidfd);
+    }
+    (void)sendmsg(channel, &m, MSG_NOSIGNAL);
+}
+
+static _Noreturn void monitor_child(const struct spawn_options *options, int report, int channel)
+{
+    child_reset_signals();
+    /* Out of reach of what signals a group or hangs up a terminal. */
+    (void)setsid();
+    (void)prctl(PR_SET_NAME, "berth-monitor");
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0) {
+        handoff_send(channel, -errno, 0, -1);
+        _exit(0);
+    }
+    int pidfd = -1;
+    bool joins;
+    pid_t pid = clone_with_pidfd(-1, &pidfd, &joins);
+    if (pid == 0)
+        child_run(options, report);
+    handoff_send(channel, pid < 0 ? pid : 0, pid, pidfd);
+    if (pid < 0)
+        _exit(0);
+    /* Whoever waits for the end of a pipe must not wait for us, whichever command's it is. */
+    int fd = dup3(channel, 0, O_CLOEXEC);
+    if (fd < 0 || syscall(SYS_close_range, 1, ~0U, 0) < 0)
+        child_close_by_steps(1);
+    monitor_run(0, pid);
+}
+
+/* --- in the parent --------------------------------------------------------------- */
+
+static int handoff_receive(int channel, struct handoff *ret, int *ret_pidfd)
+{
+    struct pollfd ready = {.fd = channel, .events = POLLIN};
+    int n;
+    while ((n = poll(&ready, 1, HANDOFF_MS)) < 0 && errno == EINTR)
+        ;
+    if (n == 0)
+        return -ETIMEDOUT;
+    struct iovec data = {.iov_base = ret, .iov_len = sizeof *ret};
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct msghdr m = {.msg_iov = &data,
+                       .msg_iovlen = 1,
+                       .msg_control = control.space,
+                       .msg_controllen = sizeof control.space};
+    ssize_t got = recvmsg(channel, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    if (got != sizeof *ret)
+        return got < 0 ? -errno : -ECHILD; /* it was killed */
+    const struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    *ret_pidfd = -1;
+    if (c && c->cmsg_type == SCM_RIGHTS)
+        memcpy(ret_pidfd, CMSG_DATA(c), sizeof *ret_pidfd);
+    if (ret->error < 0)
+        return ret->error;
+    return *ret_pidfd < 0 ? -EMFILE : 0;
+}
+
+static void kill_and_reap(pid_t pid, int *pidfd)
+{
+    (void)syscall(SYS_pidfd_send_signal, *pidfd, SIGKILL, NULL, 0);
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+    close_fd(pidfd);
+}
+
+static int start_plain(const struct spawn_options *options, int report, struct spawn_child *child)
+{
+    int cgroup = options->place ? options->place->cgroup : -1;
+    bool joins;
+    child->pid = clone_with_pidfd(cgroup, &child->pidfd, &joins);
+    if (child->pid == 0) {
+        int r = joins ? cgroup_join(cgroup, 0) : 0;
+        if (r < 0)
+            child_fail(report, WIRE_STAGE_SETUP, r, 0, false);
+        child_run(options, report);
+    }
+    return child->pid < 0 ? child->pid : 0;
+}
+
+static int start_monitored(const struct spawn_options *options, int report,
+                           struct spawn_child *child)
+{
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+        return -errno;
+    _cleanup_close_ int ours = ends[0];
+    _cleanup_close_ int theirs = ends[1];
+    struct monitor m = MONITOR_NONE;
+    bool joins;
+    m.pid = clone_with_pidfd(-1, &m.pidfd, &joins);
+    if (m.pid == 0) {
+        close_fd(&ours);
+        monitor_child(options, report, theirs);
+    }
+    if (m.pid < 0)
+        return m.pid;
+    close_fd(&theirs);
+    struct handoff handoff;
+    int r = handoff_receive(ours, &handoff, &child->pidfd);
+    if (r < 0) {
+        close_fd(&ours);
+        kill_and_reap(m.pid, &m.pidfd);
+        return r;
+    }
+    m.channel = take_fd(&ours);
+    child->pid = handoff.pid;
+    child->monitor = m;
+    return 0;
 }
 
 int spawn_start(const struct spawn_options *options, struct spawn_child *ret,
@@ -243,21 +420,22 @@ int spawn_start(const struct spawn_options *options, struct spawn_child *ret,
     }
     _cleanup_close_ int report_read = report[0];
     _cleanup_close_ int report_write = report[1];
+    struct spawn_child child = SPAWN_CHILD_NONE;
 
     /* No handler of ours may run in the child, where its locks and pipes are the parent's. */
     const uint64_t all = ~UINT64_C(0);
     uint64_t old;
     signal_mask_set(&all, &old);
-    int pidfd = -1;
-    pid_t pid = clone_with_pidfd(&pidfd);
-    if (pid == 0)
-        child_run(options, report_write);
+    int r = options->place && options->place->monitored
+                ? start_monitored(options, report_write, &child)
+                : start_plain(options, report_write, &child);
     signal_mask_set(&old, NULL);
-    if (pid < 0) {
+    if (r < 0) {
         *ret_stage = WIRE_STAGE_FORK;
-        return pid;
+        return r;
     }
-    *ret = (struct spawn_child){.pid = pid, .pidfd = pidfd, .report = take_fd(&report_read)};
+    child.report = take_fd(&report_read);
+    *ret = child;
     return 0;
 }
 

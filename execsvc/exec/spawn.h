@@ -7,17 +7,30 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
+#include "exec/monitor.h"
 #include "wire/wire.h"
 
 /* What a command gets that this process may have changed for itself. */
 struct spawn_limits {
     struct rlimit nofile;
     struct rlimit core;
+    int nice;
     bool reset_oom_score; /* the service is protected from the OOM killer; commands are not */
 };
 
 /* The limits in force now, to be read before the service raises its own. */
 void spawn_limits_read(struct spawn_limits *ret);
+
+/* Lets the calling thread, and what it forks, run before commands that leave no processor idle, so
+ * that timeouts and kills are on time; commands get their own priority back. Where that is not
+ * permitted nothing happens. */
+void spawn_raise_priority(void);
+
+/* Where the child begins its life. */
+struct spawn_place {
+    int cgroup;     /* directory of its cgroup, or -1 */
+    bool monitored; /* below a monitor of its own; no cgroup then */
+};
 
 /* All borrowed until spawn_start returns. */
 struct spawn_options {
@@ -29,16 +42,22 @@ struct spawn_options {
     int streams[3];  /* become descriptors 0, 1 and 2; the same one may stand several times */
     bool terminal;   /* streams[0] is a terminal, and becomes the controlling one */
     const struct spawn_limits *limits;
+    const struct spawn_place *place; /* NULL: neither cgroup nor monitor */
 };
 
+/* Descriptors are owned by the caller. */
 struct spawn_child {
     pid_t pid;  /* leader of a new session and process group, both of this number */
-    int pidfd;  /* owned by the caller; readable when the child has ended */
-    int report; /* owned by the caller; readable when spawn_report_read has an answer */
+    int pidfd;  /* readable when the child has ended */
+    int report; /* readable when spawn_report_read has an answer */
+    struct monitor monitor;
 };
 
+#define SPAWN_CHILD_NONE \
+    ((struct spawn_child){.pid = -1, .pidfd = -1, .report = -1, .monitor = MONITOR_NONE})
+
 /* Starts the child. 0, or a negative errno and the stage (PIPES or FORK). The caller reaps:
- * waitid(P_PIDFD). */
+ * waitid(P_PIDFD) for the child or, if there is one, its monitor, which reaps the child. */
 int spawn_start(const struct spawn_options *options, struct spawn_child *ret,
                 enum wire_exec_stage *ret_stage);
 

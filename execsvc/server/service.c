@@ -319,6 +319,7 @@ int service_run(const struct service_settings *settings, struct failure *ret_fai
     (void)signal(SIGPIPE, SIG_IGN); /* a peer that closes is an error of that write alone */
     struct spawn_limits limits;
     spawn_limits_read(&limits);
+    spawn_raise_priority();
     set_limits(s, raise_descriptor_limit(), settings->listen_count);
     int r = dispatch_check();
     if (r < 0)

@@ -589,6 +589,8 @@ class Harness:
         env = {name: value for name, value in os.environ.items()
                if not name.startswith(("BERTH_", "XDG_", "GIT_"))
                and name.lower() not in ("https_proxy", "http_proxy", "all_proxy", "no_proxy")}
+        if "BERTH_WITHOUT" in os.environ:  # mechanisms that the services of this run do without
+            env["BERTH_WITHOUT"] = os.environ["BERTH_WITHOUT"]
         home, runtime = self.directory / "home", self.short / "run"
         for path in (home, runtime):
             path.mkdir(mode=0o700)

@@ -1,6 +1,7 @@
-/* Commands on an event loop, without a service: verdicts, streams, limits, removal. Run a
- * second time with clone3, openat2 and close_range taken away by a seccomp filter (argument
- * "fallback"), so that the ways around them are really covered. */
+/* Commands on an event loop, without a service: verdicts, streams, limits, removal. Run by each
+ * means of removal: a subreaper, or a cgroup (argument "cgroup"); and again with clone3, openat2
+ * and close_range taken away by a seccomp filter ("fallback"), so that the ways around them are
+ * really covered. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,6 +18,7 @@
 
 #include "base/buffer.h"
 #include "base/clock.h"
+#include "confine/confinement.h"
 #include "exec/beneath.h"
 #include "exec/command.h"
 #include "exec/environment.h"
@@ -31,6 +33,7 @@ struct run {
     struct spawn_limits limits;
     char directory[64];
     int root;
+    struct confinement *confinement; /* NULL: by subreaper */
     struct command_verdict verdict;
     bool started;
     bool ended;
@@ -77,6 +80,27 @@ static void on_ended(void *context, const struct command_verdict *verdict)
     (void)event_base_loopbreak(run->base);
 }
 
+static bool with_cgroup;
+
+static enum wire_means means(void)
+{
+    return with_cgroup ? WIRE_MEANS_CGROUP : WIRE_MEANS_SUBREAPER;
+}
+
+static int new_confinement(struct run *run)
+{
+    static char name[64];
+    (void)snprintf(name, sizeof name, "berth-test-%d", getpid());
+    const struct confinement_options options = {.name = name};
+    const char *text;
+    if (!with_cgroup)
+        return 0;
+    return confinement_new(&options, &run->confinement) == 0 &&
+                   confinement_holds(run->confinement, MECHANISM_CGROUP, &text)
+               ? 0
+               : -1;
+}
+
 static int set_up(void **state)
 {
     static struct run run;
@@ -88,13 +112,14 @@ static int set_up(void **state)
     spawn_limits_read(&run.limits);
     (void)alarm(TEST_SECONDS);
     *state = &run;
-    return run.root < 0 ? -1 : 0;
+    return run.root < 0 ? -1 : new_confinement(&run);
 }
 
 static int tear_down(void **state)
 {
     struct run *run = *state;
     command_free(run->command);
+    confinement_free(run->confinement);
     event_base_free(run->base);
     buffer_release(&run->output[0]);
     buffer_release(&run->output[1]);
@@ -119,6 +144,7 @@ static int start(struct run *run, const char *const *argv, const struct command_
         options.cwd = "";
     options.root = run->root;
     options.limits = &run->limits;
+    options.confinement = run->confinement;
     const struct command_events events = {.started = on_started,
                                           .room = on_room,
                                           .output = on_output,
@@ -136,10 +162,15 @@ static void wait_for_start(struct run *run)
     assert_true(run->started);
 }
 
-static void wait_for_end(struct run *run)
+static void loop_to_end(struct run *run)
 {
     while (!run->ended)
         assert_true(event_base_dispatch(run->base) >= 0);
+}
+
+static void wait_for_end(struct run *run)
+{
+    loop_to_end(run);
     command_free(run->command);
     run->command = NULL;
 }
@@ -367,20 +398,33 @@ static void last_bytes_arrive(void **state)
     assert_output(run, 0, "line\nlast without newline");
 }
 
+static bool gone_soon(pid_t pid)
+{
+    for (int i = 0; i < 500 && kill(pid, 0) == 0; i++)
+        (void)usleep(10000);
+    return kill(pid, 0) < 0;
+}
+
+/* They are left running, and known as the command's until it is freed. */
 static void children_that_hold_the_pipes(void **state)
 {
     struct run *run = *state;
     uint64_t before = clock_monotonic_ns();
-    run_script(run, "sleep 30 & echo $!");
+    const char *const argv[] = {"sh", "-c", "sleep 30 & echo $!", NULL};
+    assert_int_equal(start(run, argv, NULL), 0);
+    loop_to_end(run);
     uint64_t took = (clock_monotonic_ns() - before) / NSEC_PER_MSEC;
     assert_exited(run, 0);
+    assert_int_equal(run->verdict.removed, 0);
     assert_int_equal(buffer_append_u8(&run->output[0], 0), 0);
     pid_t child = (pid_t)strtol((const char *)run->output[0].data, NULL, 10);
     assert_true(child > 1);
-    assert_int_equal(kill(child, 0), 0); /* left running */
-    (void)kill(child, SIGKILL);
+    assert_int_equal(kill(child, 0), 0);
+    assert_int_equal(command_processes(run->command), 1);
     assert_true(took >= 100);
     assert_true(took < 10000);
+    command_free(take_ptr(run->command));
+    assert_true(gone_soon(child));
 }
 
 static void slow_owner_gets_everything(void **state)
@@ -512,13 +556,15 @@ static void timeout_removes_all(void **state)
     assert_int_equal(run->verdict.verdict, WIRE_VERDICT_TIMED_OUT);
     assert_int_equal(run->verdict.signal, SIGTERM);
     assert_int_equal(run->verdict.removed, 3);
-    assert_true(took >= 300 && took < 1900); /* no grace needed: all took TERM */
+    assert_int_equal(run->verdict.left, 0);
+    assert_int_equal(run->verdict.means, means());
+    assert_true(took >= 300);
 }
 
 static void timeout_kills_what_ignores_it(void **state)
 {
     struct run *run = *state;
-    const struct command_options extra = {.timeout_ms = 300};
+    const struct command_options extra = {.timeout_ms = 1500};
     /* setsid leaves the group and the session, and is found as a descendant. */
     char script[256];
     (void)snprintf(script, sizeof script,
@@ -572,6 +618,19 @@ static size_t count_descriptors(void)
     return count;
 }
 
+/* With a confinement, children that were not yet dead are reaped by its next sweep. */
+static void assert_no_children(struct run *run)
+{
+    for (int i = 0;
+         run->confinement && i < 500 && waitid(P_ALL, 0, NULL, WEXITED | WNOHANG | WNOWAIT) == 0;
+         i++) {
+        confinement_sweep(run->confinement);
+        (void)usleep(10000);
+    }
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+    assert_int_equal(errno, ECHILD);
+}
+
 static void nothing_is_left(void **state)
 {
     struct run *run = *state;
@@ -586,9 +645,8 @@ static void nothing_is_left(void **state)
             run_script(run, "echo x");
         assert_int_equal(run->output[0].len, i % 3 == 0 ? 0 : 2);
     }
+    assert_no_children(run);
     assert_int_equal(count_descriptors(), before);
-    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
-    assert_int_equal(errno, ECHILD);
 }
 
 static void free_kills(void **state)
@@ -597,11 +655,9 @@ static void free_kills(void **state)
     const char *const argv[] = {"sleep", "30", NULL};
     assert_int_equal(start(run, argv, NULL), 0);
     wait_for_start(run);
-    command_free(run->command);
-    run->command = NULL;
+    command_free(take_ptr(run->command));
     assert_false(run->ended);
-    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
-    assert_int_equal(errno, ECHILD);
+    assert_no_children(run);
 }
 
 static void no_descriptors_is_told(void **state)
@@ -686,7 +742,10 @@ int main(int argc, char **argv)
         TEST(no_descriptors_is_told),
     };
     (void)signal(SIGPIPE, SIG_IGN);
-    if (argc > 1 && strcmp(argv[1], "fallback") == 0 && take_away_system_calls() < 0)
-        return 2;
+    for (int i = 1; i < argc; i++) {
+        with_cgroup = with_cgroup || strcmp(argv[i], "cgroup") == 0;
+        if (strcmp(argv[i], "fallback") == 0 && take_away_system_calls() < 0)
+            return 2;
+    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

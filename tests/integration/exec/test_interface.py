@@ -80,8 +80,8 @@ def test_nothing_is_left_behind(client, service):
     for i in range(200):
         argv = [["sh", "-c", "echo x; echo y >&2"], ["no-such"], ["sh", "-c", "kill -9 $$"]][i % 3]
         client.run(WORKSPACE, argv, flags=[0, MERGE, STDIN, PTY][i % 4])
-    assert service.descriptors() == before
-    assert children_of(service.pid) == []
+    wait_until(lambda: children_of(service.pid) == [], what="the end of all children")
+    wait_until(lambda: service.descriptors() == before, what="no more descriptors than before")
 
 
 def test_commands_run_side_by_side(client):

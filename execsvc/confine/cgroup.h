@@ -1,0 +1,73 @@
+/* A cgroup (v2) for each command, below one directory of the service's own. A process is put into
+ * its cgroup as it is made, and what it forks is in there too, whatever session or parent it takes;
+ * the kernel kills the whole and says when it is empty. Everything here works without any
+ * controller; limits need one. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/failure.h"
+
+struct cgroup_base;
+struct cgroup;
+
+/* Makes (or takes over, killing whatever a service that was killed has left in it) the directory
+ * NAME in `parent`, or, when that is NULL, in this process's own cgroup, and tries there everything
+ * that the rest needs. -EOPNOTSUPP: no cgroup v2, or a kernel before 5.14; -EACCES, -EROFS …: not
+ * ours to write. */
+int cgroup_base_open(const char *parent, const char *name, struct cgroup_base **ret,
+                     struct failure *ret_failure);
+
+/* Removes the directory, and the cgroups in it that are empty. */
+void cgroup_base_free(struct cgroup_base *base);
+
+/* Tries again to remove those that were not empty when they were freed. Cheap when there are none.
+ */
+void cgroup_base_sweep(struct cgroup_base *base);
+
+/* As a path, for people. */
+const char *cgroup_base_path(const struct cgroup_base *base);
+
+/* What limits there can be: the controllers that are there for the commands' cgroups. */
+bool cgroup_base_limits_memory(const struct cgroup_base *base);
+bool cgroup_base_limits_pids(const struct cgroup_base *base);
+
+/* A new one, empty. */
+int cgroup_new(struct cgroup_base *base, struct cgroup **ret);
+
+/* Removes it as soon as it is empty: now, or by a later sweep. */
+void cgroup_free(struct cgroup *cgroup);
+
+/* A descriptor of its directory, for clone3. Borrowed. */
+int cgroup_fd(const struct cgroup *cgroup);
+
+/* -EOPNOTSUPP without the controller. A command of which one process is killed for want of memory
+ * is killed whole. */
+int cgroup_limit_memory(struct cgroup *cgroup, uint64_t bytes);
+int cgroup_limit_pids(struct cgroup *cgroup, uint64_t count);
+
+/* Calls `member` for each process in it or below, in no order; a process that moves or ends
+ * meanwhile may be left out, or named twice. A negative errno. */
+int cgroup_members(const struct cgroup *cgroup, void (*member)(void *context, pid_t pid),
+                   void *context);
+
+/* 1 or 0: whether there is a process in it or below that is no zombie. A negative errno. */
+int cgroup_populated(const struct cgroup *cgroup);
+
+/* Stops everything in it from running, or lets it go on. Takes effect in a while, and does not
+ * hold what is stuck in the kernel; SIGKILL works as ever. */
+int cgroup_freeze(struct cgroup *cgroup, bool frozen);
+bool cgroup_frozen(const struct cgroup *cgroup);
+
+/* Kills everything in it at once; what is forked at that moment is killed too. */
+int cgroup_kill(struct cgroup *cgroup);
+
+/* True if the kernel killed it whole for want of memory. */
+bool cgroup_out_of_memory(const struct cgroup *cgroup);
+
+/* Puts a process into the cgroup whose directory is fd, where clone3 could not put it there; 0: the
+ * calling one. Async-signal-safe. */
+int cgroup_join(int fd, pid_t pid);
