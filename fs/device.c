@@ -6,9 +6,11 @@
 
 #include <linux/fuse.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "coherence.h"
 #include "ops.h"
+#include "vigil.h"
 
 /* Requests taken in one turn of the loop: a flood of them must not keep the answers of the
  * service waiting, which is what would end it. */
@@ -25,11 +27,13 @@ struct device {
     struct fuse_session *session;
     struct event *event;
     struct fuse_buf buffer;
+    struct vigil vigil;
     uint64_t init_unique;
     uint64_t init_offered;
     uint64_t init_wanted;       /* of these, what the kernel has been told */
     uint64_t received[OPCODES]; /* requests of the kernel, by opcode */
     bool init_answered;
+    bool answered; /* something, since the request that is being handled came */
 };
 
 /* What the kernel is told although libfuse (3.14) does not tell it. Only flags that it offers
@@ -88,6 +92,7 @@ static ssize_t device_write(int fd, struct iovec *iov, int count, void *userdata
         }
         dev->init_answered = true;
     }
+    dev->answered = true;
     return writev(fd, iov, count);
 }
 
@@ -255,8 +260,12 @@ static void device_readable(evutil_socket_t fd, short what, void *context)
         int r = fuse_session_receive_buf(dev->session, &dev->buffer);
         if (r == -EINTR)
             continue;
-        if (r == -EAGAIN)
+        if (r == -EAGAIN) {
+            /* In the loop's next turn, which does not sleep then. */
+            if (vigil_goes_on(&dev->vigil, clock_monotonic_ns()))
+                event_active(dev->event, EV_READ, 0);
             return;
+        }
         if (r <= 0) {
             /* 0: unmounted, or the connection was aborted. */
             if (r < 0)
@@ -266,7 +275,10 @@ static void device_readable(evutil_socket_t fd, short what, void *context)
             return;
         }
         bool before = dev->init_answered;
+        dev->answered = false;
+        vigil_taken(&dev->vigil, clock_monotonic_ns());
         fuse_session_process_buf(dev->session, &dev->buffer);
+        vigil_handled(&dev->vigil, clock_monotonic_ns(), dev->answered);
         if (!before && dev->init_answered) {
             int error = coherence_new(d, dev->session);
             if (error < 0) {

@@ -63,6 +63,13 @@ static bool is_written(const struct driver *d, const struct wire_attr *attr)
     return coherence_live(d) && (attr->flags & WIRE_ATTR_WRITTEN) && device_direct_allows_mmap(d);
 }
 
+/* Closing it says nothing that anybody waits for: nothing was written, and no locks are the
+ * service's, which end with any descriptor of the file. */
+static bool closes_quietly(const struct driver *d, uint32_t flags)
+{
+    return d->options->locks_local && !(flags & WIRE_OPEN_WRITE);
+}
+
 /* Gives the server's handle back when the kernel did not get it. */
 static void discard_wire_handle(struct driver *d, uint64_t wire)
 {
@@ -97,6 +104,7 @@ static void open_done(struct request *r, int error, const struct wire_message *r
     struct fuse_file_info fi = {
         .fh = h->id,
         .direct_io = r->direct || is_written(d, &reply->opened.attr),
+        .noflush = closes_quietly(d, flags),
         .keep_cache = coherence_keep_cache(d, r->inode, &reply->opened.attr, r->stamp)};
     bool current = r->inode->stamp <= r->stamp;
     if (flags & WIRE_OPEN_TRUNCATE) {
@@ -168,8 +176,10 @@ static void open_here(struct request *r, struct content *c, const struct wire_at
             prefetch_used(d, c);
     }
     /* It is right as of now. */
-    struct fuse_file_info fi = {
-        .fh = h->id, .keep_cache = coherence_keep_cache(d, r->inode, attr, d->inodes.stamp)};
+    struct fuse_file_info fi = {.fh = h->id,
+                                .noflush = closes_quietly(d, h->flags),
+                                .keep_cache =
+                                    coherence_keep_cache(d, r->inode, attr, d->inodes.stamp)};
     if (fuse_reply_open(r->fuse, &fi) != 0)
         handle_release(&d->handles, h);
     else if (!c)

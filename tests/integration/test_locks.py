@@ -353,6 +353,37 @@ def test_local_locks_hold_on_this_machine_alone(service, start_mount, run_berth,
         place.close()
 
 
+def test_with_local_locks_closing_what_was_read_asks_nobody(service, start_mount, run_berth):
+    run_berth("create", "demo", check=True)
+    mount = start_mount(service, options="locks=local")
+    path = mount.path / "demo" / "f"
+    path.write_bytes(b"x")
+
+    def flushes(mode):
+        before = mount.stats()["kernel"].get("FLUSH", 0)
+        for _ in range(3):  # from the service, and from what is known
+            with open(path, mode, buffering=0) as file:
+                file.read()
+        return mount.stats()["kernel"].get("FLUSH", 0) - before
+    assert flushes("rb") == 0
+    assert flushes("r+b") == 3
+
+
+def test_local_locks_of_a_process_end_with_any_descriptor_of_the_file(service, start_mount, run_berth, harness):
+    run_berth("create", "demo", check=True)
+    point = start_mount(service, options="locks=local").path / "demo"
+    place = Place(harness, "", (point, point), "f")
+    try:
+        one, two = place.open(0), place.open(1)
+        one("open", "b", os.O_RDONLY)
+        one.lock(SETLK, "a", WR)
+        assert two.refused("lock", SETLK, "a", WR, 0, 0) == WOULD_BLOCK
+        one("close", "b")
+        two.lock(SETLK, "a", WR)
+    finally:
+        place.close()
+
+
 def test_the_option_takes_no_other_word(harness):
     result = harness.run([harness.program("berthfs"), "/nowhere", "-o", "locks=none"])
     assert result.returncode == 2

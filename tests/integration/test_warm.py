@@ -1,6 +1,8 @@
 """What a mount knows the kernel answers by itself: counted as requests that reach the driver."""
 
 import os
+import time
+from pathlib import Path
 
 import pytest
 
@@ -82,3 +84,19 @@ def test_pages_are_read_from_the_kernel(warm):
     cost = asked(read)
     assert cost.pop("OPEN") == FILES and cost.pop("FLUSH") == FILES
     assert cost == {}
+
+
+def test_a_driver_of_which_nobody_asks_sleeps(service, workspace, start_mount):
+    (workspace / "f").write_bytes(b"x")
+    mount = start_mount(service, workspace=WORKSPACE)
+    wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
+
+    def is_asleep():
+        return "State:\tS" in Path(f"/proc/{mount.pid}/status").read_text()
+    for _ in range(1000):  # it stays awake for the next one
+        os.close(os.open(mount.path / "f", os.O_RDONLY))
+    seen = []
+    for _ in range(40):
+        time.sleep(0.02)
+        seen.append(is_asleep())
+    assert seen.count(True) > 30
