@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -24,9 +25,11 @@ struct coherence {
     struct event *expire; /* the lease's end */
     uint64_t tag;         /* of SUBSCRIBE; 0: not subscribed */
     bool live;            /* the service reports changes, and the lease holds */
+    bool serving;         /* it did, and what was known then is answered still */
     bool asked;           /* for the lease */
     bool silent;          /* and not answered before it ended */
     uint64_t asked_ns;
+    time_t asked_at, known_at; /* in real time, of the same, and of the last that was answered */
     uint64_t lease_end_ns;
     uint64_t loose_end_ns; /* then the names are over that cannot be taken back */
     uint64_t hold_ns;      /* until then nothing is confirmed */
@@ -48,10 +51,25 @@ bool coherence_silent(const struct driver *d)
     return d->coherence && d->coherence->silent;
 }
 
+bool coherence_serving(const struct driver *d)
+{
+    return d->coherence && d->coherence->serving;
+}
+
+time_t coherence_served_as_of(const struct driver *d)
+{
+    return coherence_serving(d) ? d->coherence->known_at : 0;
+}
+
+bool coherence_knows(const struct driver *d)
+{
+    return coherence_live(d) || coherence_serving(d);
+}
+
 static bool keeps(const struct driver *d, const struct inode *inode, uint64_t stamp)
 {
     const struct coherence *c = d->coherence;
-    return c && c->live && inode->stamp <= stamp && d->inodes.unknown_stamp <= stamp &&
+    return c && coherence_knows(d) && inode->stamp <= stamp && d->inodes.unknown_stamp <= stamp &&
            !(inode->flags & INODE_ALIAS);
 }
 
@@ -132,8 +150,8 @@ double coherence_entry_timeout(struct driver *d, const struct inode *parent, str
 bool coherence_keep_cache(const struct driver *d, struct inode *inode, const struct wire_attr *attr,
                           uint64_t stamp)
 {
-    bool right = (inode->flags & INODE_CACHED) && (attr->flags & WIRE_ATTR_COVERED) &&
-                 d->coherence && d->coherence->live;
+    bool right =
+        (inode->flags & INODE_CACHED) && (attr->flags & WIRE_ATTR_COVERED) && coherence_knows(d);
     if ((attr->flags & WIRE_ATTR_COVERED) && keeps(d, inode, stamp))
         inode->flags |= INODE_CACHED;
     else
@@ -159,6 +177,7 @@ static int tell_name(struct driver *d, struct notifier *n, const struct inode *p
                      struct bytes name)
 {
     struct inode *i = inode_named(&d->inodes, parent, name);
+    known_name_changed(&d->inodes, parent, name);
     /* Of a file with more names only one is known. But what is not known yet may be a directory
      * that is just made or renamed here: dropped when that is done, it would have no path. */
     bool drop = !i && !d->naming && news_lately(d->coherence->linked_news);
@@ -174,6 +193,7 @@ static int forget_all(struct driver *d, struct notifier *n, bool lost)
     int r = 0;
     tree_forget(&d->inodes);
     content_forget(&d->inodes);
+    known_forget(&d->inodes);
     d->coherence->hold_ns = d->coherence->loose_end_ns;
     d->inodes.unknown_stamp = ++d->inodes.stamp;
     for (struct inode *i = NULL; r == 0 && (i = inode_next(&d->inodes, &cursor, i));) {
@@ -336,11 +356,24 @@ void coherence_appended(struct driver *d, struct inode *inode)
 static void end_live(struct driver *d)
 {
     struct coherence *c = d->coherence;
-    if (!c->live)
+    if (!coherence_knows(d))
         return;
-    c->live = false;
+    c->live = c->serving = false;
     if (forget_all(d, c->notifier, true) < 0)
         no_memory(d);
+}
+
+/* Nobody reports changes: what is known is either forgotten, or answered as it is. */
+static void lapse(struct driver *d)
+{
+    struct coherence *c = d->coherence;
+    if (!d->options->serve) {
+        end_live(d);
+    } else if (c->live) {
+        c->live = false;
+        c->serving = true;
+        log_warning("changes are not reported any more: answering what was known before");
+    }
 }
 
 static void on_expired(evutil_socket_t fd, short what, void *context)
@@ -353,9 +386,9 @@ static void on_expired(evutil_socket_t fd, short what, void *context)
         return;
     }
     c->silent = c->asked;
-    if (c->live)
+    if (c->live && !d->options->serve)
         log_info("the service has not answered for %d ms: nothing is kept any more", WIRE_LEASE_MS);
-    end_live(d);
+    lapse(d);
 }
 
 static void on_renew(evutil_socket_t fd, short what, void *context);
@@ -373,11 +406,15 @@ static void on_pong(void *context, int error, const struct wire_message *reply)
     if (error < 0 || !reply->pong.lease || end <= now)
         return;
     c->lease_end_ns = end;
+    c->known_at = c->asked_at;
     arm(c->expire, (end - now) / NSEC_PER_MSEC + 1);
     /* Whatever changed before the service answered has been reported before the answer. What was
      * asked before may have been looked at before the service reported anything. */
     if (c->tag && !c->live) {
+        if (c->serving)
+            log_info("changes are reported again");
         c->live = true;
+        c->serving = false;
         d->inodes.unknown_stamp = ++d->inodes.stamp;
     }
 }
@@ -399,6 +436,7 @@ static void on_renew(evutil_socket_t fd, short what, void *context)
     const struct wire_message ping = {.type = WIRE_PING};
     const struct client_call call = {.reply = on_pong, .context = d};
     c->asked_ns = clock_monotonic_ns();
+    c->asked_at = time(NULL);
     c->asked = client_call(d->client, &ping, &call, NULL) == 0;
 }
 
@@ -443,9 +481,12 @@ static void on_unsubscribed(void *context, int error, const struct wire_message 
     struct driver *d = context;
     struct coherence *c = d->coherence;
     c->tag = 0;
-    if (reply)
+    if (reply) {
         log_warning("the service does not report changes any more: %s", strerror(-error));
-    end_live(d);
+        end_live(d); /* there have been some that it has not */
+    } else {
+        lapse(d);
+    }
     /* Once more: what was kept is gone, and a service that is only late is worth asking. */
     if (reply && error == -ETIMEDOUT)
         coherence_connected(d);
@@ -478,7 +519,13 @@ void coherence_disconnected(struct driver *d)
     c->tag = 0;
     c->held = 0;
     c->asked = c->silent = false;
-    end_live(d);
+    lapse(d);
+}
+
+void coherence_replaced(struct driver *d)
+{
+    if (d->coherence)
+        end_live(d);
 }
 
 int coherence_new(struct driver *d, struct fuse_session *session)

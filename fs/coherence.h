@@ -7,6 +7,8 @@
  * is to be asked for again at once. */
 #pragma once
 
+#include <time.h>
+
 #include "driver.h"
 #include "notifier.h"
 
@@ -15,10 +17,12 @@
 int coherence_new(struct driver *d, struct fuse_session *session);
 void coherence_free(struct driver *d);
 
-/* There is a session; it goes on on another connection; there is none any more. */
+/* There is a session; it goes on on another connection; it is lost; another one is about to begin,
+ * in which nothing is known of what the last one knew. */
 void coherence_connected(struct driver *d);
 void coherence_resumed(struct driver *d);
 void coherence_disconnected(struct driver *d);
+void coherence_replaced(struct driver *d);
 
 /* To be called when an inode may have been made: a directory or symbolic link that has one already,
  * at another place, is not kept under either. */
@@ -42,6 +46,15 @@ int coherence_when_forgotten(struct driver *d, notifier_done_fn *done, void *con
 
 /* Changes are reported. */
 bool coherence_live(const struct driver *d);
+
+/* They are not, and with disconnected=serve what was known when they last were is answered until
+ * they are again. */
+bool coherence_serving(const struct driver *d);
+/* Since when, in seconds of the real time: what is known is as of then. 0: it is not so. */
+time_t coherence_served_as_of(const struct driver *d);
+
+/* One of the two: what is known may be answered. */
+bool coherence_knows(const struct driver *d);
 
 /* There is a connection, but the lease has ended without an answer: who asks may wait for long. */
 bool coherence_silent(const struct driver *d);

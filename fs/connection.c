@@ -62,6 +62,12 @@ static void session_lost(struct driver *d, struct client *client)
     d->stats.blocking += stats.blocking;
     client_free(client);
     coherence_disconnected(d);
+}
+
+/* Another one begins. Until then the numbers of the last one say of what something is known. */
+static void session_begins(struct driver *d)
+{
+    coherence_replaced(d);
     d->inodes.connection++;
     d->inodes.forgets.len = 0;
     d->handles.releases.len = 0;
@@ -78,6 +84,7 @@ static void lost(void *context, int error, const char *reason)
 {
     struct driver *d = context;
     log_loss(d, reason ? reason : strerror(-error));
+    d->lost_ns = clock_monotonic_ns();
     session_lost(d, take_ptr(d->client));
     reconnect(d);
 }
@@ -88,6 +95,7 @@ static void suspended(void *context, const char *reason)
     uint32_t ms = d->options->timeout_ms;
     const struct timeval tv = {.tv_sec = ms / 1000, .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
     log_loss(d, reason);
+    d->lost_ns = clock_monotonic_ns();
     d->suspended = take_ptr(d->client);
     control_set_suspended(d->control, true);
     (void)event_add(d->connection->expire, &tv);
@@ -222,20 +230,24 @@ static void on_connected(evutil_socket_t fd, short what, void *context)
         return;
     }
     const struct session_peer *peer = client_peer(client);
+    if (memcmp(peer->service_id, c->service_id, sizeof c->service_id) != 0) {
+        /* Its files are other files, whatever their names and numbers, or the key it claims. */
+        log_error("another service answers at %s now; unmount and mount again to use it",
+                  d->settings->url);
+        if (peer->resumed)
+            client_discard(client);
+        else
+            client_free(client);
+        driver_end(d, -ESTALE);
+        return;
+    }
     if (peer->resumed) {
         resume(d, client, abandoned);
         return;
     }
     if (d->suspended)
         give_up_session(d);
-    if (memcmp(peer->service_id, c->service_id, sizeof c->service_id) != 0) {
-        /* Its files are other files, whatever their names and numbers. */
-        log_error("another service answers at %s now; unmount and mount again to use it",
-                  d->settings->url);
-        client_free(client);
-        driver_end(d, -ESTALE);
-        return;
-    }
+    session_begins(d);
     if (attach(d, client) < 0) {
         reconnect(d);
         return;

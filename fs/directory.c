@@ -168,8 +168,9 @@ void directory_missed(struct driver *d, struct inode *directory)
     bool more = listing ? tree_can_go_on(listing) : !(directory->flags & INODE_READ);
     if (!more || (directory->flags & INODE_ASKED) || !can_read_ahead(d, directory))
         return;
-    /* One look-up does not make it a place where something is done, unless all begins there. */
-    if (listing || !(directory->flags & INODE_WORKSPACE))
+    /* One look-up does not make it a place where something is done, unless all begins there, or
+     * what is not known now will be missed. */
+    if (!d->options->serve && (listing || !(directory->flags & INODE_WORKSPACE)))
         directory->flags ^= INODE_MISSED;
     if (!(directory->flags & INODE_MISSED))
         read_quietly(d, directory, listing ? tree_cookie(listing) : 0);
@@ -192,6 +193,17 @@ static void opendir_read(struct request *r, int error, const struct wire_message
         open_at_service(r);
 }
 
+/* What it lists is here, or with the kernel. */
+static bool is_known(struct driver *d, const struct inode *directory)
+{
+    if (!coherence_knows(d) || !(directory->flags & INODE_COVERED))
+        return false;
+    const struct tree_directory *listing = tree_find(&d->inodes, directory);
+    if (!listing)
+        return directory->flags & INODE_CACHED;
+    return !tree_is_stale(listing) || coherence_serving(d);
+}
+
 void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct request *r = request_start(req, WIRE_OPEN, NULL, NULL);
@@ -204,16 +216,13 @@ void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         opened(r, 0, d->inodes.connection, NULL);
         return;
     }
-    if (!can_read_ahead(d, r->inode)) {
-        open_at_service(r);
-        return;
-    }
-    const struct tree_directory *listing = tree_find(&d->inodes, r->inode);
-    if ((listing && !tree_is_stale(listing)) || (!listing && (r->inode->flags & INODE_CACHED))) {
+    if (is_known(d, r->inode)) {
         r->inode->flags |= INODE_READ;
         opened_here(r);
-    } else {
+    } else if (can_read_ahead(d, r->inode)) {
         read_ahead(r, r->inode, 0, opendir_read);
+    } else {
+        open_at_service(r);
     }
 }
 

@@ -74,6 +74,7 @@ void driver_release(struct driver *d)
     table_release(&d->workspaces);
     repair_release(d);
     prefetch_free(d);
+    workspace_listing_free(d->workspaces_seen);
     lock_release(d);
     pipeline_free(d);
     handle_table_release(&d->handles);

@@ -48,6 +48,7 @@ struct driver {
     struct visibility_rules *rules; /* of this mount, as the service has them; NULL: none */
     struct connection *connection;
     struct client *client;    /* NULL while there is no connection */
+    uint64_t lost_ns;         /* when there was one last */
     struct client *suspended; /* meanwhile: its session, which may go on, with calls in flight */
     struct control *control;  /* by which others on this machine use it; NULL: they do not */
     char *control_path;
@@ -70,6 +71,8 @@ struct driver {
     struct prefetch *prefetch; /* NULL: nothing has been asked for in advance */
 
     struct disk *disk; /* NULL: contents are kept in memory alone */
+
+    struct workspace_listing *workspaces_seen; /* with disconnected=serve; NULL: never */
 
     size_t naming; /* MKDIR and RENAME under way: a name may lead to a directory in a moment */
 

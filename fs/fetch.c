@@ -147,7 +147,7 @@ static void disk_answered(void *context, const struct bytes *data)
     struct wire_file file = {.flags = WIRE_FILE_SETTLED, .attr = q->attr};
     file.data = data ? *data : file.data;
     free(q);
-    bool here = content_take(&d->inodes, c, data ? &file : NULL, coherence_live(d));
+    bool here = content_take(&d->inodes, c, data ? &file : NULL, coherence_knows(d));
     if (data || d->stopping) {
         open_waiters(d, c, here);
         return;
@@ -162,21 +162,20 @@ static void disk_answered(void *context, const struct bytes *data)
     }
 }
 
-bool fetch_from_disk(struct driver *d, uint64_t ino, uint64_t generation, struct content **ret)
+bool fetch_from_disk(struct driver *d, const struct wire_attr *attr, struct content **ret)
 {
-    struct wire_attr attr;
-    if (!d->disk || !tree_file_attr(&d->inodes, ino, generation, &attr))
+    if (!d->disk)
         return false;
-    const struct disk_key key = disk_key_of(&attr);
+    const struct disk_key key = disk_key_of(attr);
     if (!disk_has(d->disk, &key))
         return false;
     struct disk_read *q = malloc(sizeof *q);
     struct content *c;
-    if (!q || content_ask(&d->inodes, ino, generation, false, &c) < 0) {
+    if (!q || content_ask(&d->inodes, attr->ino, attr->generation, false, &c) < 0) {
         free(q);
         return false;
     }
-    *q = (struct disk_read){.driver = d, .content = c, .attr = attr};
+    *q = (struct disk_read){.driver = d, .content = c, .attr = *attr};
     if (disk_get(d->disk, &key, disk_answered, q) < 0) {
         (void)content_take(&d->inodes, c, NULL, false);
         content_unpin(&d->inodes, c);

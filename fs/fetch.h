@@ -15,9 +15,9 @@ int fetch_add(struct fetch *f, uint64_t node, uint64_t ino, uint64_t generation,
               struct content **ret);
 size_t fetch_bytes(const struct fetch *f);
 
-/* Takes a file from disk (disk.h) instead, if it is there: of it too, content_get knew nothing, and
- * what waits for it is opened when it has been read. */
-bool fetch_from_disk(struct driver *d, uint64_t ino, uint64_t generation, struct content **ret);
+/* Takes a file that is like this from disk (disk.h) instead, if it is there: of it too, content_get
+ * knew nothing, and what waits for it is opened when it has been read. */
+bool fetch_from_disk(struct driver *d, const struct wire_attr *attr, struct content **ret);
 
 /* Sends it, and frees it when it is answered, or at once when nothing was added. What waits for
  * the files is then opened by them (open_fetched), or not. */

@@ -150,6 +150,7 @@ void inode_table_release(struct inode_table *t)
         free(t->chains[index].heads);
     tree_release(t);
     content_release(t);
+    known_release(t);
     buffer_release(&t->forgets);
     *t = (struct inode_table){0};
 }
@@ -685,6 +686,7 @@ void inode_drop(struct inode_table *t, struct inode *i)
         if (i->connection == t->connection && i->wire_refs)
             inode_give_back(t, i->node, i->wire_refs);
         content_unreferenced(t, i->ino, i->generation);
+        known_gone(t, i);
         name_free(i, i->name);
         free(i);
         i = parent;
@@ -712,6 +714,7 @@ void inode_forget(struct inode_table *t, struct inode *i, uint64_t n)
 void inode_attr_changed(struct inode_table *t, struct inode *i)
 {
     i->stamp = ++t->stamp;
+    known_changed(t, i);
     if (i->type == S_IFREG)
         i->flags &= (uint8_t)~INODE_ALLOWED;
     tree_changed(t, i->ino, i->generation, false);
@@ -721,4 +724,11 @@ void inode_changed(struct inode_table *t, struct inode *i)
 {
     inode_attr_changed(t, i);
     content_rewritten(i);
+}
+
+void inode_names_changed(struct inode_table *t, struct inode *directory)
+{
+    directory->flags &= (uint8_t)~INODE_CACHED;
+    known_changed(t, directory);
+    tree_changed(t, directory->ino, directory->generation, true);
 }

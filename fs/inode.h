@@ -29,6 +29,7 @@
 
 #include "base/buffer.h"
 #include "content.h"
+#include "known.h"
 #include "tree.h"
 #include "wire/wire.h"
 
@@ -103,6 +104,7 @@ struct inode_table {
     struct inode_move move;
     struct tree_store tree;
     struct content_store content;
+    struct known_files known;
 };
 
 /* Makes the table with its root, which has FUSE_ROOT_ID and stays for ever. -ENOMEM. */
@@ -229,11 +231,7 @@ void inode_attr_changed(struct inode_table *t, struct inode *i);
 void inode_changed(struct inode_table *t, struct inode *i);
 
 /* Notes that we have made a name in a directory lead elsewhere. */
-static inline void inode_names_changed(struct inode_table *t, struct inode *directory)
-{
-    directory->flags &= (uint8_t)~INODE_CACHED;
-    tree_changed(t, directory->ino, directory->generation, true);
-}
+void inode_names_changed(struct inode_table *t, struct inode *directory);
 
 /* Of a name, not to be foreseen by whoever chooses it. */
 uint64_t inode_hash_name(const struct inode_table *t, struct bytes name);

@@ -80,13 +80,8 @@ static void answer(struct request *r, struct bytes text, bool may_wait)
     request_free(r);
 }
 
-static void readlink_done(struct request *r, int error, const struct wire_message *reply)
+static void show(struct request *r, struct bytes text)
 {
-    if (error < 0) {
-        request_fail(r, error);
-        return;
-    }
-    struct bytes text = reply->data.data;
     /* Looked up at its new place, it has another node ID. */
     if (inode_is_displaced(r->inode) && r->driver->settings->symlinks != LINK_VERBATIM) {
         request_fail(r, -ESTALE);
@@ -98,9 +93,26 @@ static void readlink_done(struct request *r, int error, const struct wire_messag
         answer(r, text, true);
 }
 
+static void readlink_done(struct request *r, int error, const struct wire_message *reply)
+{
+    if (error < 0) {
+        request_fail(r, error);
+        return;
+    }
+    known_note_link(&r->driver->inodes, r->inode, reply->data.data);
+    show(r, reply->data.data);
+}
+
 void op_readlink(fuse_req_t req, fuse_ino_t ino)
 {
     struct request *r = request_start(req, WIRE_READLINK, NULL, NULL);
-    if (r && request_set_inode(r, ino))
+    if (!r || !request_set_inode(r, ino))
+        return;
+    struct bytes text = {0};
+    if (coherence_serving(r->driver))
+        text = known_link(&r->driver->inodes, r->inode);
+    if (text.len)
+        show(r, text);
+    else
         request_send(r, readlink_done);
 }

@@ -122,6 +122,19 @@ const char *workspace_listing_at(const struct workspace_listing *l, size_t i, ui
     return (const char *)l->names.data + u32_at(entry);
 }
 
+int workspace_listing_copy(const struct workspace_listing *l, struct workspace_listing **ret)
+{
+    struct workspace_listing *copy = calloc(1, sizeof *copy);
+    if (!copy || buffer_append(&copy->names, l->names.data, l->names.len) < 0 ||
+        buffer_append(&copy->index, l->index.data, l->index.len) < 0) {
+        workspace_listing_free(copy);
+        return -ENOMEM;
+    }
+    copy->complete = l->complete;
+    *ret = copy;
+    return 0;
+}
+
 void workspace_listing_free(struct workspace_listing *l)
 {
     if (!l)

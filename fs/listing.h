@@ -48,4 +48,7 @@ struct workspace_listing {
 int workspace_listing_append(struct workspace_listing *l, const struct wire_workspaces *page);
 size_t workspace_listing_count(const struct workspace_listing *l);
 const char *workspace_listing_at(const struct workspace_listing *l, size_t i, uint32_t *ret_slot);
+/* -ENOMEM. */
+int workspace_listing_copy(const struct workspace_listing *l, struct workspace_listing **ret);
+
 void workspace_listing_free(struct workspace_listing *l);

@@ -248,6 +248,8 @@ static int start(struct driver *d, uint32_t *ret_minor, struct failure *f)
     int r = driver_init(d, f);
     if (r < 0)
         return r;
+    if (d->options->serve)
+        known_start(&d->inodes);
     struct stream_options options = client_settings_stream(d->settings);
     struct client *client;
     r = client_connect_again(&options, DRIVER_AGENT, NULL, &client, f);

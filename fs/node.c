@@ -67,6 +67,8 @@ static bool find_read_ahead(struct request *r)
     struct wire_dirent entry;
     struct inode *i;
     tree_read(listing, (size_t)index, &entry);
+    if (coherence_serving(d))
+        tree_read_linked(listing, (size_t)index, &entry);
     if (!entry.node ||
         inode_lend(&d->inodes, entry.node, &entry.attr, r->inode, entry.name, &i) < 0)
         return false;
@@ -77,7 +79,7 @@ static bool find_read_ahead(struct request *r)
 static void look_up(struct request *r)
 {
     struct driver *d = r->driver;
-    if (find_read_ahead(r))
+    if (find_read_ahead(r) || request_reply_told(r))
         return;
     if (directory_awaited(r->inode) && !d->stopping) {
         *d->lookups.last = r;
@@ -197,10 +199,13 @@ static bool stat_read_ahead(struct request *r)
         bool one_name = i->parent && !(i->flags & INODE_LINKED);
         attr = c && c->here && c->attr.nlink <= 1 && one_name ? &c->attr : NULL;
     }
+    if (!attr && coherence_serving(d))
+        attr = known_attr(&d->inodes, i);
     if (!attr)
         return false;
     r->stamp = d->inodes.stamp;
-    request_reply_attr(r, r->inode, attr);
+    const struct wire_attr copy = *attr;
+    request_reply_attr(r, r->inode, &copy);
     return true;
 }
 
@@ -222,7 +227,8 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     if (fi && !request_set_handle(r, fi))
         return;
     bool pending = pipeline_pending(d, r->inode);
-    if ((r->inode->type != S_IFDIR || !fi) && !pending && stat_read_ahead(r))
+    if ((r->inode->type != S_IFDIR || !fi || coherence_serving(d)) && !pending &&
+        stat_read_ahead(r))
         return;
     if (fi && (pending || (r->handle->connection == 0 && r->inode->type == S_IFREG))) {
         /* Nor need it be opened for that; nor is this the handle to see what is under way. */
@@ -236,6 +242,10 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 
 static void setattr_done(struct request *r, int error, const struct wire_message *reply)
 {
+    if (!request_was_sent(r)) {
+        request_fail(r, error);
+        return;
+    }
     /* It may have been done in part. */
     if (r->message.setattr.valid & WIRE_SET_SIZE)
         inode_changed(&r->driver->inodes, r->inode);
@@ -417,6 +427,7 @@ void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const cha
 static void note_moved(struct inode_table *inodes, const struct inode *parent, struct bytes name)
 {
     const struct inode *i = inode_named(inodes, parent, name);
+    known_name_changed(inodes, parent, name);
     for (; i; i = inode_named_after(i, parent, name))
         tree_changed(inodes, i->ino, i->generation, false);
 }

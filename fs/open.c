@@ -182,7 +182,7 @@ static void open_here(struct request *r, struct content *c, const struct wire_at
                                     coherence_keep_cache(d, r->inode, attr, d->inodes.stamp)};
     if (fuse_reply_open(r->fuse, &fi) != 0)
         handle_release(&d->handles, h);
-    else if (!c)
+    else if (!c && !coherence_serving(d))
         repair_handle(d, h, NULL);
     else
         open_later(d, h);
@@ -204,6 +204,14 @@ void open_unopened(struct driver *d, const struct inode *file)
             repair_handle(d, h, NULL);
 }
 
+static bool find_attr(struct driver *d, const struct inode *i, struct wire_attr *ret)
+{
+    const struct wire_attr *told = coherence_serving(d) ? known_attr(&d->inodes, i) : NULL;
+    if (told)
+        *ret = *told;
+    return told || tree_file_attr(&d->inodes, i->ino, i->generation, ret);
+}
+
 /* Asks the disk, or the service, for the whole file instead of opening it, and then in advance for
  * others. */
 static bool fetch(struct request *r)
@@ -212,7 +220,8 @@ static bool fetch(struct request *r)
     const struct inode *i = r->inode;
     struct fetch *f;
     struct content *c;
-    if (fetch_from_disk(d, i->ino, i->generation, &c)) {
+    struct wire_attr attr;
+    if (find_attr(d, i, &attr) && fetch_from_disk(d, &attr, &c)) {
         c->waiters = r;
         return true;
     }
@@ -233,8 +242,8 @@ static bool find_content(struct request *r)
 {
     struct driver *d = r->driver;
     struct inode *i = r->inode;
-    if (!only_reads(r) || i->type != S_IFREG || !(i->flags & INODE_COVERED) || !coherence_live(d) ||
-        pipeline_pending(d, i))
+    if (!only_reads(r) || i->type != S_IFREG || !(i->flags & INODE_COVERED) ||
+        !coherence_knows(d) || pipeline_pending(d, i))
         return false;
     struct content *c = content_get(&d->inodes, i->ino, i->generation);
     struct wire_attr attr;
@@ -243,8 +252,7 @@ static bool find_content(struct request *r)
     } else if (c) {
         r->next = c->waiters;
         c->waiters = r;
-    } else if ((i->flags & INODE_CACHED) && (i->flags & INODE_ALLOWED) &&
-               tree_file_attr(&d->inodes, i->ino, i->generation, &attr)) {
+    } else if ((i->flags & INODE_CACHED) && (i->flags & INODE_ALLOWED) && find_attr(d, i, &attr)) {
         open_here(r, NULL, &attr);
     } else {
         return fetch(r);

@@ -22,7 +22,7 @@ const char options_usage[] =
     "               workspace=ID, timeout=SECONDS, log=FILE, owner=map|server,\n"
     "               symlinks=contain|contain+translate|verbatim|refuse,\n"
     "               system_prefixes=PATH:PATH..., prune=PROFILE|FILE, locks=server|local,\n"
-    "               cache=yes|no, cache_size=SIZE,\n"
+    "               cache=yes|no, cache_size=SIZE, disconnected=fail|serve,\n"
     "               allow_other, ro, and the usual options of mount(8)\n"
     "  -V           version\n"
     "  -h           this help\n";
@@ -63,9 +63,9 @@ static const struct {
 
 /* Ours that have a value. */
 static const char *const valued[] = {
-    "url",      "config",          "token_file", "ca_file", "cert_file", "key_file", "workspace",
-    "cache",    "cache_size",      "log",        "prune",   "timeout",   "owner",    "locks",
-    "symlinks", "system_prefixes",
+    "url",      "config",          "token_file",   "ca_file", "cert_file", "key_file", "workspace",
+    "cache",    "cache_size",      "log",          "prune",   "timeout",   "owner",    "locks",
+    "symlinks", "system_prefixes", "disconnected",
 };
 
 static const char *const passed_on[] = {"context=", "fscontext=", "defcontext=", "rootcontext="};
@@ -139,6 +139,18 @@ static int set_cache(struct options *o, const char *value, struct failure *f)
         o->cache = false;
     else
         return failure_set(f, -EINVAL, "cache=%s: expected cache=yes or cache=no", value);
+    return 0;
+}
+
+static int set_disconnected(struct options *o, const char *value, struct failure *f)
+{
+    if (strcmp(value, "serve") == 0)
+        o->serve = true;
+    else if (strcmp(value, "fail") == 0)
+        o->serve = false;
+    else
+        return failure_set(
+            f, -EINVAL, "disconnected=%s: expected disconnected=fail or disconnected=serve", value);
     return 0;
 }
 
@@ -241,6 +253,8 @@ static int apply_option(struct options *o, const char *option, struct failure *f
         return set_cache(o, option + strlen("cache="), f);
     if (starts_with(option, "cache_size="))
         return set_cache_size(o, option + strlen("cache_size="), f);
+    if (starts_with(option, "disconnected="))
+        return set_disconnected(o, option + strlen("disconnected="), f);
     if (starts_with(option, "symlinks="))
         return set_symlinks(o, option + strlen("symlinks="), f);
     if (starts_with(option, "system_prefixes="))
@@ -399,6 +413,10 @@ int options_parse(int argc, char *const argv[], bool helper, struct options *ret
         if (r < 0)
             return r;
         r = getuid() == 0 ? 0 : check_ordinary_user(&o, ret_failure);
+        if (r == 0 && o.serve && !o.cache)
+            r = failure_set(ret_failure, -EINVAL,
+                            "disconnected=serve answers from what is kept, and cache=no keeps "
+                            "nothing: leave out one of the two");
         if (r < 0)
             return r;
     }

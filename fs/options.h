@@ -16,6 +16,7 @@ struct options {
     bool allow_other;
     bool owner_server;
     bool locks_local;    /* locks hold on this machine alone */
+    bool serve;          /* without a connection, what is known is answered */
     bool cache;          /* the kernel keeps what it was told until a change is reported */
     uint64_t cache_size; /* bytes of contents on disk; 0: none */
     char *mountpoint;    /* as given */

@@ -232,6 +232,14 @@ static void arm_waiting_timer(struct driver *d)
     (void)event_add(d->waiting_timer, &tv);
 }
 
+/* With disconnected=serve programs go on with what is known, and must not wait again and again for
+ * what is not. */
+static uint64_t deadline(const struct driver *d)
+{
+    uint64_t since = d->options->serve && !d->client ? d->lost_ns : clock_monotonic_ns();
+    return since + d->options->timeout_ms * NSEC_PER_MSEC;
+}
+
 static void defer(struct request *r)
 {
     struct driver *d = r->driver;
@@ -243,7 +251,7 @@ static void defer(struct request *r)
     /* Set once: a connection that comes and goes does not prolong the wait. */
     if (!r->deferred || r->waits) {
         r->deferred = true;
-        r->deadline_ns = clock_monotonic_ns() + d->options->timeout_ms * NSEC_PER_MSEC;
+        r->deadline_ns = deadline(d);
     }
     r->next = NULL;
     *d->waiting.last = r;
@@ -461,6 +469,16 @@ void request_stat(const struct driver *d, const struct wire_attr *attr, struct s
     };
 }
 
+/* For how long the kernel may keep them. */
+static double tell_attr(struct driver *d, struct inode *inode, const struct wire_attr *attr,
+                        uint64_t stamp)
+{
+    double timeout = coherence_attr_timeout(d, inode, attr, stamp);
+    if (timeout > 0)
+        known_note_attr(&d->inodes, inode, attr);
+    return timeout;
+}
+
 void request_entry(struct driver *d, const struct inode *parent, struct inode *inode,
                    const struct wire_attr *attr, uint64_t stamp, struct fuse_entry_param *ret)
 {
@@ -468,7 +486,7 @@ void request_entry(struct driver *d, const struct inode *parent, struct inode *i
     coherence_entered(d, inode);
     *ret = (struct fuse_entry_param){.ino = inode->id,
                                      .generation = inode->generation,
-                                     .attr_timeout = coherence_attr_timeout(d, inode, attr, stamp),
+                                     .attr_timeout = tell_attr(d, inode, attr, stamp),
                                      .entry_timeout =
                                          coherence_entry_timeout(d, parent, inode, attr, stamp)};
     request_stat(d, attr, &ret->attr);
@@ -485,7 +503,7 @@ void request_reply_attr(struct request *r, struct inode *inode, const struct wir
     content_seen(&r->driver->inodes, attr);
     struct stat st;
     request_stat(r->driver, attr, &st);
-    (void)fuse_reply_attr(r->fuse, &st, coherence_attr_timeout(r->driver, inode, attr, r->stamp));
+    (void)fuse_reply_attr(r->fuse, &st, tell_attr(r->driver, inode, attr, r->stamp));
     request_free(r);
 }
 
@@ -542,4 +560,18 @@ void request_with_attributes(struct request *r, struct inode *inode, const struc
 void request_reply_entry(struct request *r, struct inode *inode, const struct wire_attr *attr)
 {
     request_with_attributes(r, inode, attr, reply_entry);
+}
+
+bool request_reply_told(struct request *r)
+{
+    struct driver *d = r->driver;
+    const struct inode *parent = r->inode ? r->inode : d->inodes.root;
+    struct inode *i =
+        coherence_serving(d) ? known_named(&d->inodes, parent, request_name(r)) : NULL;
+    if (!i)
+        return false;
+    const struct wire_attr attr = *known_attr(&d->inodes, i);
+    r->stamp = d->inodes.stamp;
+    request_reply_entry(r, i, &attr);
+    return true;
 }

@@ -37,7 +37,7 @@ struct request {
 
     struct wire_message message; /* bytes point into names, storage, or the kernel's buffer */
     struct buffer storage;       /* data that had to be kept because the request waits */
-    uint32_t connection;         /* on which it was sent */
+    uint32_t connection;         /* on which it was sent; 0: it was not */
 
     uint64_t unique; /* the kernel's number of it */
     bool watched;    /* see interrupt.h */
@@ -105,6 +105,12 @@ bool request_set_handle(struct request *r, const struct fuse_file_info *fi);
         }                                                            \
     } while (0)
 
+/* False: it has certainly not been carried out. */
+static inline bool request_was_sent(const struct request *r)
+{
+    return r->connection != 0;
+}
+
 /* Sends the request, now or when it can be. */
 void request_send(struct request *r, request_done_fn *done);
 
@@ -124,6 +130,10 @@ void request_with_attributes(struct request *r, struct inode *inode, const struc
 
 /* Answers with an entry that counts one reference of the kernel, and frees the request. */
 void request_reply_entry(struct request *r, struct inode *inode, const struct wire_attr *attr);
+
+/* A LOOKUP, or a WORKSPACE_OPEN by name: without the service, by what the kernel has been told of
+ * what it names, if that is what there is to go by (coherence_serving). False: it is not. */
+bool request_reply_told(struct request *r);
 
 void request_free(struct request *r);
 

@@ -74,7 +74,7 @@ void root_lookup(fuse_req_t req, const char *name)
         return;
     }
     struct request *r = request_start(req, WIRE_WORKSPACE_OPEN, name, NULL);
-    if (!r)
+    if (!r || request_reply_told(r))
         return;
     r->message.workspace_open.flags = WIRE_WORKSPACE_BY_NAME;
     r->message.workspace_open.key = request_name(r);
@@ -134,6 +134,15 @@ static void ask_page(struct request *r)
     request_send(r, page_done);
 }
 
+static void note_listed(struct driver *d, const struct workspace_listing *l)
+{
+    struct workspace_listing *copy;
+    if (!d->options->serve || workspace_listing_copy(l, &copy) < 0)
+        return;
+    workspace_listing_free(d->workspaces_seen);
+    d->workspaces_seen = copy;
+}
+
 static void page_done(struct request *r, int error, const struct wire_message *reply)
 {
     struct workspace_listing *l = r->handle->workspaces;
@@ -143,10 +152,12 @@ static void page_done(struct request *r, int error, const struct wire_message *r
         request_fail(r, error == -EBADMSG ? -EIO : error);
         return;
     }
-    if (l->complete)
-        answer_listing(r);
-    else
+    if (!l->complete) {
         ask_page(r);
+        return;
+    }
+    note_listed(r->driver, l);
+    answer_listing(r);
 }
 
 void root_readdir(struct request *r)
@@ -159,6 +170,9 @@ void root_readdir(struct request *r)
             h->workspaces = NULL;
         }
     }
+    struct driver *d = r->driver;
+    if (!h->workspaces && coherence_serving(d) && d->workspaces_seen)
+        (void)workspace_listing_copy(d->workspaces_seen, &h->workspaces);
     if (!h->workspaces) {
         h->workspaces = calloc(1, sizeof *h->workspaces);
         if (!h->workspaces) {
@@ -313,6 +327,10 @@ int root_describe(const struct driver *d, char **ret)
                                   json_integer((json_int_t)numbers[i].value));
     (void)json_object_set_new(stats, "connected", json_boolean(d->client != NULL));
     (void)json_object_set_new(stats, "coherent", json_boolean(coherence_live(d)));
+    (void)json_object_set_new(stats, "serving", json_boolean(coherence_serving(d)));
+    if (coherence_serving(d))
+        (void)json_object_set_new(stats, "served_as_of",
+                                  json_integer((json_int_t)coherence_served_as_of(d)));
     (void)json_object_set_new(stats, "requests", describe_requests(d));
     (void)json_object_set_new(stats, "kernel", describe_received(d));
     (void)json_object_set_new(o, "stats", stats);

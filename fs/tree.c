@@ -63,6 +63,14 @@ void tree_read(const struct tree_directory *directory, size_t index, struct wire
 {
     const struct tree_entry *e = entry_at(directory, index);
     unpack(e, ret);
+    if (!e->fresh || e->linked)
+        ret->node = 0;
+}
+
+void tree_read_linked(const struct tree_directory *directory, size_t index, struct wire_dirent *ret)
+{
+    const struct tree_entry *e = entry_at(directory, index);
+    unpack(e, ret);
     if (!e->fresh)
         ret->node = 0;
 }
@@ -255,7 +263,7 @@ static void take_away(struct inode_table *t, uint64_t ino, uint64_t generation, 
         unpack(e, &entry);
         if (entry.attr.ino == ino && entry.attr.generation == generation) {
             e->fresh = false;
-            e->part->directory->stale++;
+            e->part->directory->stale += !e->linked;
         }
     }
 }
@@ -307,13 +315,17 @@ static void give_back_all(struct inode_table *t, const struct wire_tree_director
     inode_give_back(t, from->node, 1);
 }
 
-/* A file with more names than one can be changed by another of them, without our knowing that it is
- * this one. */
 static bool stays_right(const struct wire_dirent *entry)
 {
     const struct wire_attr *attr = &entry->attr;
-    return entry->node && (attr->flags & WIRE_ATTR_COVERED) && entry->ino == attr->ino &&
-           (S_ISDIR(attr->mode) || attr->nlink <= 1);
+    return entry->node && (attr->flags & WIRE_ATTR_COVERED) && entry->ino == attr->ino;
+}
+
+/* A file with more names than one can be changed by another of them, without our knowing that it is
+ * this one. */
+static bool is_linked(const struct wire_attr *attr)
+{
+    return !S_ISDIR(attr->mode) && attr->nlink > 1;
 }
 
 /* Packs the entries of an answer into a part that has room for them. */
@@ -332,7 +344,8 @@ static int fill(struct inode_table *t, struct tree_part *p, const struct wire_li
         p->entries[p->count++] = (struct tree_entry){.part = p,
                                                      .offset = (uint32_t)data.len,
                                                      .held = m.dirent.node != 0,
-                                                     .fresh = stays_right(&m.dirent)};
+                                                     .fresh = stays_right(&m.dirent),
+                                                     .linked = is_linked(&m.dirent.attr)};
         data.len += tree_entry_pack(&m.dirent, d->node, &d->attr, data.data + data.len);
     }
     p->size = data.len;
@@ -550,7 +563,7 @@ static const struct tree_entry *find_file(const struct inode_table *t, uint64_t 
     const struct tree_entry *e = t->tree.count ? *chain_of(t, ino, generation) : NULL;
     for (; e; e = e->same) {
         unpack(e, ret);
-        if ((fresh ? e->fresh : e->held) && ret->attr.ino == ino &&
+        if ((fresh ? e->fresh && !e->linked : e->held) && ret->attr.ino == ino &&
             ret->attr.generation == generation)
             break;
     }

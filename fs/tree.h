@@ -42,9 +42,10 @@ struct tree_part;
 struct tree_entry {
     struct tree_entry *same; /* chain of identities: of those with a reference */
     struct tree_part *part;
-    uint32_t offset : 30; /* in the part's data */
+    uint32_t offset : 29; /* in the part's data */
     uint32_t held : 1;    /* it has a reference */
-    uint32_t fresh : 1;   /* its attributes are right */
+    uint32_t fresh : 1;   /* its attributes are right, */
+    uint32_t linked : 1;  /* but for what was done by another of its names */
     uint32_t next_name;   /* chain of names: index + 1, or 0 */
 };
 
@@ -128,5 +129,9 @@ ssize_t tree_index(const struct tree_directory *directory, uint64_t cookie, size
 /* Of a name; -ENOENT; -ENOMEM. */
 ssize_t tree_named(struct inode_table *t, struct tree_directory *directory, struct bytes name);
 
-/* Decodes an entry; node is 0 when its attributes are not known any more. */
+/* Decodes an entry; node is 0 when its attributes are not known any more, or not for certain. */
 void tree_read(const struct tree_directory *directory, size_t index, struct wire_dirent *ret);
+/* The same, when nobody can be asked: of a file with more names than one they are as it was when it
+ * was seen, but for changes that were reported. */
+void tree_read_linked(const struct tree_directory *directory, size_t index,
+                      struct wire_dirent *ret);

@@ -124,8 +124,10 @@ void op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
 
 static void changed_done(struct request *r, int error, const struct wire_message *reply)
 {
-    inode_changed(&r->driver->inodes, r->handle->inode);
-    pipeline_forget_attr(r->handle->inode);
+    if (request_was_sent(r)) {
+        inode_changed(&r->driver->inodes, r->handle->inode);
+        pipeline_forget_attr(r->handle->inode);
+    }
     request_done_ok(r, error, reply);
 }
 

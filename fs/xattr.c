@@ -156,7 +156,8 @@ static bool refuse_change(fuse_req_t req, fuse_ino_t ino, const char *name)
 
 static void changed(struct request *r, int error, const struct wire_message *reply)
 {
-    inode_attr_changed(&r->driver->inodes, r->inode);
+    if (request_was_sent(r))
+        inode_attr_changed(&r->driver->inodes, r->inode);
     request_done_ok(r, error, reply);
 }
 

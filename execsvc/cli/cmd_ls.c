@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/cleanup.h"
 #include "cli/cli.h"
@@ -132,15 +131,6 @@ static int fetch(const struct cli *cli, struct client *client, struct list *l)
 
 /* --- output ---------------------------------------------------------------------- */
 
-static void format_time(int64_t seconds, bool utc, char *text, size_t size)
-{
-    time_t t = (time_t)seconds;
-    struct tm tm;
-    if (!(utc ? gmtime_r(&t, &tm) : localtime_r(&t, &tm)) ||
-        strftime(text, size, utc ? "%Y-%m-%dT%H:%M:%SZ" : "%Y-%m-%d %H:%M:%S", &tm) == 0)
-        (void)snprintf(text, size, "?");
-}
-
 static int print_table(const struct list *l)
 {
     int column = (int)strlen("NAME");
@@ -159,7 +149,7 @@ static int print_table(const struct list *l)
             r = text_escape(&id, buffer_view(&l->items[i].thread_id), TEXT_VALUE);
         if (r < 0)
             return r;
-        format_time(l->items[i].created, false, when, sizeof when);
+        text_time(l->items[i].created, false, when, sizeof when);
         (void)printf("%-*.*s  %-19s  %.*s\n", column, (int)name.len, (const char *)name.data, when,
                      (int)id.len, (const char *)id.data);
     }
@@ -170,7 +160,7 @@ static json_t *item_json(const struct workspace_item *item)
 {
     char when[64];
     json_t *object = json_object();
-    format_time(item->created, true, when, sizeof when);
+    text_time(item->created, true, when, sizeof when);
     int r = json_object_set_new(object, "name", json_string(item->name));
     struct bytes id = buffer_view(&item->thread_id);
     if (text_is_utf8(id)) {

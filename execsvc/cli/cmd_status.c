@@ -16,7 +16,9 @@ const char status_usage[] =
     "               \"error\" when it cannot be reached), and \"mounts\", each with "
     "\"mountpoint\",\n"
     "               \"state\" (connected, disconnected, dead, silent, foreign, unknown), and\n"
-    "               what it tells: \"url\", \"workspace\", \"stats\"\n"
+    "               what it tells: \"url\", \"workspace\", \"stats\" (with \"serving\" and, if "
+    "so,\n"
+    "               \"served_as_of\": see disconnected=serve in `berth mount --help`)\n"
     "\n"
     "Examples\n"
     "  berth status\n"
@@ -224,6 +226,18 @@ static void print_driver(json_t *stats)
                  plural(trips), again, plural(again));
 }
 
+/* disconnected=serve. */
+static void print_served(json_t *stats)
+{
+    char when[40];
+    if (!json_is_true(json_object_get(stats, "serving")))
+        return;
+    text_time(number(stats, "served_as_of"), false, when, sizeof when);
+    (void)printf("\n    DISCONNECTED: serving what it knew as of %s; the rest fails, and so does "
+                 "writing",
+                 when);
+}
+
 /* What is known beside what the kernel has asked for. */
 static void print_held(json_t *stats)
 {
@@ -255,6 +269,7 @@ static void print_mount(json_t *mount)
     json_t *stats = json_object_get(mount, "stats");
     if (stats)
         print_driver(stats);
+    print_served(stats);
     const char *error = json_string_value(json_object_get(mount, "error"));
     if (error) {
         (void)printf("\n    ");

@@ -73,6 +73,7 @@ static void check_berth_mount(struct doctor *d, const struct mount_row *row)
     json_t *info;
     struct failure failure;
     enum mount_state state = mount_state_read(row, &info, &failure);
+    bool serving = json_is_true(json_object_get(json_object_get(info, "stats"), "serving"));
     json_decref(info);
     switch (state) {
     case MOUNT_CONNECTED:
@@ -80,8 +81,11 @@ static void check_berth_mount(struct doctor *d, const struct mount_row *row)
         break;
     case MOUNT_DISCONNECTED:
         doctor_problem(d,
-                       "is its service running? It reconnects by itself when it can; until then, "
-                       "programs in the mount get errors",
+                       serving ? "is its service running? It reconnects by itself when it can; "
+                                 "until then, programs in the mount see what was known before, and "
+                                 "get errors for the rest"
+                               : "is its service running? It reconnects by itself when it can; "
+                                 "until then, programs in the mount get errors",
                        "the mount at %s has lost its connection to %s", row->point, row->source);
         break;
     case MOUNT_DEAD: {

@@ -1,7 +1,9 @@
 #include "cli/text.h"
 
 #include <langinfo.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <wchar.h>
 
 #include "base/cleanup.h"
@@ -141,4 +143,13 @@ json_t *text_json(const char *text)
     if (text_escape(&escaped, bytes, TEXT_VALUE) < 0)
         return NULL;
     return json_stringn((const char *)escaped.data, escaped.len);
+}
+
+void text_time(int64_t seconds, bool utc, char *text, size_t size)
+{
+    time_t t = (time_t)seconds;
+    struct tm tm;
+    if (!(utc ? gmtime_r(&t, &tm) : localtime_r(&t, &tm)) ||
+        strftime(text, size, utc ? "%Y-%m-%dT%H:%M:%SZ" : "%Y-%m-%d %H:%M:%S", &tm) == 0)
+        (void)snprintf(text, size, "?");
 }
