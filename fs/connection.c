@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <sys/eventfd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "client/connector.h"
 #include "control/control.h"

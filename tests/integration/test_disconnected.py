@@ -308,21 +308,37 @@ def test_a_mount_of_all_workspaces(service, start_relay, start_mount, prepared, 
     assert sorted(os.listdir(mount.path)) == sorted([WORKSPACE, "third"])
 
 
+def told(run_berth, mount):
+    """What the status says of this mount; others of this machine are none of our business."""
+    text = run_berth("status").stdout
+    return re.search(rf"^  {re.escape(str(mount.path))}  .*\n(    .*\n)*", text, re.M).group(0)
+
+
 @pytest.mark.timeout(120)
 def test_status_says_since_when(service, start_relay, start_mount, workspace, run_berth):
     mount, loss = mounted(service, start_relay, start_mount)
-    assert "serving what it knew" not in run_berth("status").stdout
+    assert "serving what it knew" not in told(run_berth, mount)
     loss.lose("cut")
     lost = time.time()
     is_served(mount)
     stats = mount.stats()
     assert stats["serving"] and not stats["coherent"]
     assert lost - LEASE - 5 < stats["served_as_of"] <= lost + 1
-    text = run_berth("status").stdout
+    text = told(run_berth, mount)
     when = re.search(r"DISCONNECTED: serving what it knew as of (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d);", text)
     assert when and when.group(1) == time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stats["served_as_of"])), text
     assert f"{mount.path}  disconnected" in text
     loss.restore("cut")
     wait_until(lambda: mount.stats()["coherent"], what="the connection", timeout=30)
     assert "served_as_of" not in mount.stats()
-    assert "serving what it knew" not in run_berth("status").stdout
+    assert "serving what it knew" not in told(run_berth, mount)
+
+
+@pytest.mark.parametrize("options, reason", [
+    ("disconnected=maybe", "expected disconnected=fail or disconnected=serve"),
+    ("disconnected", "option disconnected needs a value"),
+    ("cache=no,disconnected=serve", "leave out one of the two")])
+def test_options_that_make_no_sense(service, run, binaries, tmp_path, options, reason):
+    result = run([binaries["berthfs"], service.url, tmp_path, "-o", options], env=service.client_env())
+    assert result.returncode == 2
+    assert reason in result.stderr
