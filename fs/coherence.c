@@ -102,9 +102,34 @@ static uint32_t news_now(void)
     return (uint32_t)(clock_monotonic_ns() / NSEC_PER_MSEC) * 2;
 }
 
+static bool news_within(uint32_t news, uint32_t ms)
+{
+    return news && news_now() - (news & ~(uint32_t)NEWS_EXPIRED) < 2 * ms;
+}
+
 static bool news_lately(uint32_t news)
 {
-    return news && news_now() - (news & ~(uint32_t)NEWS_EXPIRED) < 2 * TAKEN_IN_MS;
+    return news_within(news, TAKEN_IN_MS);
+}
+
+void coherence_read_begins(struct driver *d, const struct inode *inode)
+{
+    if (d->coherence)
+        notifier_read_begins(d->coherence->notifier, inode->id);
+}
+
+void coherence_read_ends(struct driver *d, const struct inode *inode)
+{
+    if (d->coherence)
+        notifier_read_ends(d->coherence->notifier, inode->id);
+}
+
+/* Who writes a file bit by bit, or again and again, does so within this time. */
+#define WRITTEN_MS 1000
+
+bool coherence_written_lately(const struct inode *inode)
+{
+    return news_within(inode->content_news, WRITTEN_MS);
 }
 
 /* The kernel is to be told of its name. False: that must not be kept. */
@@ -228,8 +253,11 @@ static int forget_inode(struct driver *d, struct notifier *n, struct inode *i,
     } else {
         inode_attr_changed(&d->inodes, i);
     }
-    if (i->type == S_IFREG)
+    if (i->type == S_IFREG) {
         open_unopened(d, i);
+        if (content)
+            i->content_news = news_now();
+    }
     int r = tell_inode(n, i, content);
     if (r == 0 && (change->kinds & WIRE_CHANGE_NAME) && change->name.len)
         r = tell_name(d, n, i, change->name);

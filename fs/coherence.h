@@ -69,6 +69,14 @@ double coherence_attr_timeout(const struct driver *d, const struct inode *inode,
 double coherence_entry_timeout(struct driver *d, const struct inode *parent, struct inode *inode,
                                const struct wire_attr *attr, uint64_t stamp);
 
+/* The kernel reads the file into its cache; and has its answer. What it is to forget of the file
+ * waits for that. */
+void coherence_read_begins(struct driver *d, const struct inode *inode);
+void coherence_read_ends(struct driver *d, const struct inode *inode);
+
+/* Others have written the file a moment ago, and may go on. */
+bool coherence_written_lately(const struct inode *inode);
+
 /* Called when a file or directory is opened: true when what the kernel has cached of it is right.
  * If not, it must be dropped now; from then on it is right until the next change by others. */
 bool coherence_keep_cache(const struct driver *d, struct inode *inode, const struct wire_attr *attr,

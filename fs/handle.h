@@ -29,6 +29,8 @@ struct handle {
     struct sequence *sequence;  /* files: what is read ahead, or NULL */
     uint64_t size;              /* files: when it was opened for reading; 0: not to be read ahead */
     bool doubtful;              /* content may have been rewritten */
+    bool direct;                /* the kernel reads past its cache */
+    struct request *reads;      /* READs in flight, if it does not */
     struct handle *newer, *older;         /* of those not opened at the service (open.c) */
     uint64_t opened_ns;                   /* 0: not one of these */
     size_t tree_index;                    /* where it went on last in a listing of tree.h */

@@ -353,10 +353,17 @@ static int hint(struct inode_table *t, struct inode *i, struct inode *parent, st
     return 0;
 }
 
+/* The name takes what would else be left over at the end. */
+static size_t inode_size(struct bytes name)
+{
+    size_t size = offsetof(struct inode, first_name) + name.len + 1;
+    return size > sizeof(struct inode) ? size : sizeof(struct inode);
+}
+
 static int make(struct inode_table *t, uint64_t node, const struct wire_attr *attr, uint8_t flags,
                 struct inode *parent, struct bytes name, struct inode **ret)
 {
-    struct inode *i = calloc(1, sizeof *i + name.len + 1);
+    struct inode *i = calloc(1, inode_size(name));
     bool placed = has_place(attr->mode);
     if (!i)
         return -ENOMEM;

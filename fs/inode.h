@@ -66,8 +66,10 @@ struct inode {
     uint32_t connection; /* 0: node is not known */
     uint32_t wire_refs;
     uint32_t pins;
-    uint32_t name_news; /* when its name was news to the kernel last: coherence.c */
-    uint16_t type;      /* S_IFMT part of the mode */
+    uint32_t name_news;    /* when its name was news to the kernel last: coherence.c */
+    uint32_t content_news; /* and when others wrote it last, as far as that was reported */
+    uint32_t told;         /* of the version of the attributes that the kernel was told last */
+    uint16_t type;         /* S_IFMT part of the mode */
     uint8_t flags;
     uint8_t name_len;
     char first_name[]; /* with its NUL: name is this until it is another */

@@ -26,6 +26,13 @@ struct command {
     char name[];
 };
 
+/* READs in flight are counted in so many places. */
+#define READING_SLOTS 64
+
+/* So long it is waited for READs, of all that is to be forgotten at a time: the service may not
+ * answer, or somebody may read without end. */
+#define READING_MS 250
+
 struct notifier {
     struct fuse_session *session;
     struct event *event;
@@ -39,7 +46,43 @@ struct notifier {
     struct command *passed, **last_passed; /* COMMAND_THEN, to be called */
     bool stop;
     uint64_t call_since_ns;
+    uint32_t reading[READING_SLOTS]; /* by inode */
+    pthread_cond_t read;             /* one of these has become 0 */
+    bool impatient;                  /* they have been waited for long enough */
 };
+
+static uint32_t *reading_slot(struct notifier *n, uint64_t id)
+{
+    return &n->reading[id % READING_SLOTS];
+}
+
+void notifier_read_begins(struct notifier *n, uint64_t id)
+{
+    (void)pthread_mutex_lock(&n->lock);
+    ++*reading_slot(n, id);
+    (void)pthread_mutex_unlock(&n->lock);
+}
+
+void notifier_read_ends(struct notifier *n, uint64_t id)
+{
+    (void)pthread_mutex_lock(&n->lock);
+    if (--*reading_slot(n, id) == 0)
+        (void)pthread_cond_signal(&n->read);
+    (void)pthread_mutex_unlock(&n->lock);
+}
+
+/* The kernel takes the end of an answer for the end of the file only if it was told nothing of the
+ * file since it asked; else it shows zeros behind it. So it is told when it has its answers. */
+static void wait_for_reads_locked(struct notifier *n, uint64_t id)
+{
+    struct timespec end;
+    (void)clock_gettime(CLOCK_MONOTONIC, &end);
+    uint64_t ns = (uint64_t)end.tv_nsec + READING_MS * NSEC_PER_MSEC;
+    end.tv_sec += (time_t)(ns / NSEC_PER_SEC);
+    end.tv_nsec = (long)(ns % NSEC_PER_SEC);
+    while (*reading_slot(n, id) && !n->stop && !n->impatient)
+        n->impatient = pthread_cond_timedwait(&n->read, &n->lock, &end) != 0;
+}
 
 static int forget_inode(struct notifier *n, const struct command *c)
 {
@@ -91,6 +134,7 @@ static void *run(void *context)
     while (!n->stop) {
         struct command *c = n->first;
         if (!c) {
+            n->impatient = false;
             (void)pthread_cond_wait(&n->wake, &n->lock);
             continue;
         }
@@ -103,6 +147,8 @@ static void *run(void *context)
             continue;
         }
         n->call_since_ns = clock_monotonic_ns();
+        if (c->kind == COMMAND_INODE && c->content)
+            wait_for_reads_locked(n, c->number);
         (void)pthread_mutex_unlock(&n->lock);
         carry_out(n, c);
         (void)pthread_mutex_lock(&n->lock);
@@ -140,6 +186,11 @@ int notifier_new(struct event_base *base, struct fuse_session *session, struct n
     n->last_passed = &n->passed;
     (void)pthread_mutex_init(&n->lock, NULL);
     (void)pthread_cond_init(&n->wake, NULL);
+    pthread_condattr_t attr;
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&n->read, &attr);
+    (void)pthread_condattr_destroy(&attr);
     n->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int r = n->event_fd < 0 ? -errno : 0;
     if (r == 0) {
@@ -175,6 +226,7 @@ void notifier_free(struct notifier *n)
     (void)pthread_mutex_lock(&n->lock);
     n->stop = true;
     (void)pthread_cond_signal(&n->wake);
+    (void)pthread_cond_signal(&n->read);
     (void)pthread_mutex_unlock(&n->lock);
     if (n->running)
         (void)pthread_join(n->thread, NULL);
@@ -184,6 +236,7 @@ void notifier_free(struct notifier *n)
         event_free(n->event);
     close_fd(&n->event_fd);
     (void)pthread_cond_destroy(&n->wake);
+    (void)pthread_cond_destroy(&n->read);
     (void)pthread_mutex_destroy(&n->lock);
     free(n);
 }

@@ -26,6 +26,10 @@ int notifier_inode(struct notifier *n, uint64_t id, uint64_t place, bool content
  * used next; a directory that is found unchanged then stays what it was for those in it. drop: it
  * is cut off, and they find that it has no path any more. (Before Linux 6.2 it always is.) */
 int notifier_entry(struct notifier *n, uint64_t parent, struct bytes name, bool drop);
+/* A READ of the kernel's into its cache has come; and has been answered. What it is to forget of
+ * the file's content waits for that, within bounds. */
+void notifier_read_begins(struct notifier *n, uint64_t id);
+void notifier_read_ends(struct notifier *n, uint64_t id);
 /* Calls done, on the loop, when everything asked for before has been forgotten, or from
  * notifier_free. */
 typedef void notifier_done_fn(void *context, uint64_t number);

@@ -70,6 +70,14 @@ static bool closes_quietly(const struct driver *d, uint32_t flags)
     return d->options->locks_local && !(flags & WIRE_OPEN_WRITE);
 }
 
+/* Into its page cache the kernel takes an answer that ends before what it believes to be the end of
+ * the file with zeros behind it, unless it is told nothing of the file in between. So what somebody
+ * rewrites in place is read past the cache as well, lest zeros are shown that were never there. */
+static bool is_rewritten(const struct driver *d, const struct inode *i)
+{
+    return coherence_written_lately(i) && device_direct_allows_mmap(d);
+}
+
 /* Gives the server's handle back when the kernel did not get it. */
 static void discard_wire_handle(struct driver *d, uint64_t wire)
 {
@@ -101,9 +109,10 @@ static void open_done(struct request *r, int error, const struct wire_message *r
         request_fail(r, error);
         return;
     }
+    bool asked_each_time = r->direct || is_written(d, &reply->opened.attr);
     struct fuse_file_info fi = {
         .fh = h->id,
-        .direct_io = r->direct || is_written(d, &reply->opened.attr),
+        .direct_io = asked_each_time || is_rewritten(d, r->inode),
         .noflush = closes_quietly(d, flags),
         .keep_cache = coherence_keep_cache(d, r->inode, &reply->opened.attr, r->stamp)};
     bool current = r->inode->stamp <= r->stamp;
@@ -117,7 +126,8 @@ static void open_done(struct request *r, int error, const struct wire_message *r
         pipeline_known(r);
     if (current)
         pipeline_note_attr(d, h, &reply->opened.attr);
-    if (!fi.direct_io && (flags & WIRE_OPEN_READ))
+    h->direct = fi.direct_io;
+    if (!asked_each_time && (flags & WIRE_OPEN_READ))
         h->size = reply->opened.attr.size;
     if (fuse_reply_open(r->fuse, &fi) != 0)
         handle_release(&d->handles, h);
@@ -175,11 +185,16 @@ static void open_here(struct request *r, struct content *c, const struct wire_at
         if (first)
             prefetch_used(d, c);
     }
+    /* What the kernel was told last can be of another version. */
+    bool rewritten = is_rewritten(d, r->inode) ||
+                     (r->inode->told != (uint32_t)attr->version && device_direct_allows_mmap(d));
     /* It is right as of now. */
     struct fuse_file_info fi = {.fh = h->id,
+                                .direct_io = rewritten,
                                 .noflush = closes_quietly(d, h->flags),
                                 .keep_cache =
                                     coherence_keep_cache(d, r->inode, attr, d->inodes.stamp)};
+    h->direct = fi.direct_io;
     if (fuse_reply_open(r->fuse, &fi) != 0)
         handle_release(&d->handles, h);
     else if (!c && !coherence_serving(d))
@@ -296,6 +311,7 @@ static void reply_created(struct request *r, struct inode *i, const struct wire_
     struct fuse_file_info fi = {.fh = h->id,
                                 .direct_io = r->direct,
                                 .keep_cache = coherence_keep_cache(d, i, attr, r->stamp)};
+    h->direct = r->direct;
     inode_changed(&d->inodes, i);
     inode_names_changed(&d->inodes, r->inode);
     inode_looked_up(i);

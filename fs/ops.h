@@ -50,6 +50,12 @@ uint32_t open_atime_flag(const struct driver *d, int flags, unsigned long mount_
 
 /* read.c: what is in open files */
 void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
+/* Answers a READ with what there is of the file. An answer that is shorter than was asked for makes
+ * the kernel cut the file there, and the next one none any more: so such are given in the order of
+ * the file, or what is between the ends that two tell would be shown as zeros. */
+void read_answer(struct request *r, struct bytes data);
+/* A READ that was one of its handle's reads is about to be freed. */
+void read_ends(struct request *r);
 /* Sends a READ of r->handle, of r->size bytes at r->offset. */
 void read_at_service(struct request *r);
 void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi);

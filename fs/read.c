@@ -1,13 +1,72 @@
 #include "ops.h"
+
+#include "coherence.h"
 #include "sequence.h"
+
+/* --- answers ----------------------------------------------------------------------- */
+
+/* The kernel waits for one that begins before r, in the same file. */
+static bool has_earlier(const struct request *r)
+{
+    for (const struct handle *h = r->handle->inode->handles; h; h = h->next)
+        for (const struct request *q = h->reads; q; q = q->behind)
+            if (q->offset < r->offset)
+                return true;
+    return false;
+}
+
+static struct request *next_due(const struct inode *i)
+{
+    for (const struct handle *h = i->handles; h; h = h->next)
+        for (struct request *q = h->reads; q; q = q->behind)
+            if (q->held && !has_earlier(q))
+                return q;
+    return NULL;
+}
+
+static void read_begins(struct request *r)
+{
+    struct handle *h = r->handle;
+    r->reads = true;
+    r->behind = h->reads;
+    h->reads = r;
+    coherence_read_begins(r->driver, h->inode);
+}
+
+void read_ends(struct request *r)
+{
+    struct inode *i = r->handle->inode;
+    struct request *due, **at = &r->handle->reads;
+    while (*at != r)
+        at = &(*at)->behind;
+    *at = r->behind;
+    r->reads = false;
+    coherence_read_ends(r->driver, i);
+    while ((due = next_due(i))) {
+        (void)fuse_reply_buf(due->fuse, (const char *)due->storage.data, due->storage.len);
+        request_free(due);
+    }
+}
+
+void read_answer(struct request *r, struct bytes data)
+{
+    /* More than was asked for would be refused by the kernel, and leave the reader waiting. */
+    size_t len = data.len < r->size ? data.len : r->size;
+    r->held = r->reads && len < r->size && has_earlier(r) &&
+              buffer_append(&r->storage, data.data, len) == 0;
+    if (r->held)
+        return;
+    (void)fuse_reply_buf(r->fuse, (const char *)data.data, len);
+    request_free(r);
+}
+
+/* --- reading ----------------------------------------------------------------------- */
 
 static void read_content(struct request *r)
 {
     const struct content *c = r->handle->content;
     size_t offset = (size_t)r->offset, left = r->offset < c->size ? c->size - offset : 0;
-    (void)fuse_reply_buf(r->fuse, (const char *)c->data + (left ? offset : 0),
-                         r->size < left ? r->size : left);
-    request_free(r);
+    read_answer(r, bytes_of(c->data + (left ? offset : 0), left));
 }
 
 static void read_done(struct request *r, int error, const struct wire_message *reply)
@@ -21,10 +80,7 @@ static void read_done(struct request *r, int error, const struct wire_message *r
         request_fail(r, error);
         return;
     }
-    struct bytes data = reply->data.data;
-    /* More than was asked for would be refused by the kernel, and leave the reader waiting. */
-    (void)fuse_reply_buf(r->fuse, (const char *)data.data, data.len < r->size ? data.len : r->size);
-    request_free(r);
+    read_answer(r, reply->data.data);
 }
 
 void read_at_service(struct request *r)
@@ -41,6 +97,8 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
         return;
     r->size = size < WIRE_DATA_MAX ? size : WIRE_DATA_MAX;
     r->offset = (uint64_t)off;
+    if (!r->handle->direct)
+        read_begins(r);
     if (r->handle->content && !r->handle->doubtful) {
         read_content(r);
         return;

@@ -3,6 +3,7 @@
 #include "climb.h"
 #include "coherence.h"
 #include "interrupt.h"
+#include "ops.h"
 #include "pipeline.h"
 
 #include <sys/stat.h>
@@ -69,6 +70,8 @@ void request_free(struct request *r)
 {
     struct driver *d = r->driver;
     interrupt_forget(r);
+    if (r->reads)
+        read_ends(r);
     handle_unpin(&d->handles, r->handle);
     handle_unpin(&d->handles, r->output);
     inode_unpin(&d->inodes, r->victim);
@@ -483,6 +486,7 @@ void request_entry(struct driver *d, const struct inode *parent, struct inode *i
                    const struct wire_attr *attr, uint64_t stamp, struct fuse_entry_param *ret)
 {
     content_seen(&d->inodes, attr);
+    inode->told = (uint32_t)attr->version;
     coherence_entered(d, inode);
     *ret = (struct fuse_entry_param){.ino = inode->id,
                                      .generation = inode->generation,
@@ -501,6 +505,7 @@ void request_reply_attr(struct request *r, struct inode *inode, const struct wir
     if (inode == r->driver->inodes.root)
         r->driver->root_attr = *attr;
     content_seen(&r->driver->inodes, attr);
+    inode->told = (uint32_t)attr->version;
     struct stat st;
     request_stat(r->driver, attr, &st);
     (void)fuse_reply_attr(r->fuse, &st, tell_attr(r->driver, inode, attr, r->stamp));

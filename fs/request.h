@@ -43,7 +43,7 @@ struct request {
     bool watched;    /* see interrupt.h */
 
     struct request *next;
-    struct request *behind; /* see pipeline.c */
+    struct request *behind; /* see pipeline.c, and handle.reads */
     uint64_t deadline_ns;
     bool deferred;
     bool repeated;
@@ -62,6 +62,8 @@ struct request {
     bool plus;
     bool quiet;  /* no caller waits for it */
     bool direct; /* OPEN, CREATE: past the kernel's page cache */
+    bool reads;  /* READ: into it, one of its handle's reads */
+    bool held;   /* it has its answer, but the kernel does not yet: read_answer */
     int error;   /* FLUSH, WRITE: of the part that is done; see request_attr_fn */
     request_attr_fn *reply;
 

@@ -73,9 +73,7 @@ static void reply_part(struct request *r, const struct part *p)
 {
     size_t from = (size_t)(r->offset - p->offset);
     size_t left = from < p->len ? p->len - from : 0;
-    (void)fuse_reply_buf(r->fuse, (const char *)p->data + (left ? from : 0),
-                         r->size < left ? r->size : left);
-    request_free(r);
+    read_answer(r, bytes_of(p->data + (left ? from : 0), left));
 }
 
 static void part_answered(struct request *q, int error, const struct wire_message *reply)
