@@ -215,6 +215,7 @@ int store_open_limited(const char *root, enum watch_mode watch, const struct sto
     store->root_fd = store->workspaces_fd = store->tmp_fd = store->trash_fd = store->lock_fd = -1;
     store->limits = limits ? *limits : ordinary_limits();
     (void)pthread_mutex_init(&store->lock, NULL);
+    (void)pthread_cond_init(&store->writers_found, NULL);
     (void)pthread_mutex_init(&store->sessions_lock, NULL);
     (void)pthread_rwlock_init(&store->names, NULL);
     (void)umask(0);
@@ -259,6 +260,7 @@ void store_close(struct store *store)
     close_fd(&store->lock_fd); /* last: from now on another service may open ROOT */
     (void)pthread_rwlock_destroy(&store->names);
     (void)pthread_mutex_destroy(&store->sessions_lock);
+    (void)pthread_cond_destroy(&store->writers_found);
     (void)pthread_mutex_destroy(&store->lock);
     free(store->root);
     free(store);

@@ -72,7 +72,8 @@ struct store {
     struct table generations; /* generation -> chain of struct node */
     bool by_file;             /* each node needs a watch of its own (inotify); set at the start */
     size_t lease_count;       /* node.lease_fd that are open */
-    struct table written;     /* number -> struct node, of files with writers (writers.h) */
+    pthread_cond_t writers_found; /* of some file; with lock */
+    struct table written;         /* number -> struct node, of files with writers (writers.h) */
     struct subscription *subscriptions;
     uint64_t change_count;
     struct watch *watch;     /* NULL: there is no way to notice changes */

@@ -137,11 +137,18 @@ int writers_openat(int dir_fd, const char *path, int flags, mode_t mode)
 
 /* --- what is known ------------------------------------------------------------------ */
 
-/* False: it is known that there are none, or is being found out. */
+static bool is_checked(const struct node *node)
+{
+    return node->writers == WRITERS_CHECKING || node->writers == WRITERS_OPENED;
+}
+
+/* False: it is known that there are none. */
 static bool begin(struct node *node)
 {
     struct store *store = node->workspace->store;
     store_lock(store);
+    while (is_checked(node))
+        (void)pthread_cond_wait(&store->writers_found, &store->lock);
     bool begins = node->writers == WRITERS_UNKNOWN || node->writers == WRITERS_SOME;
     if (begins)
         node->writers = WRITERS_CHECKING;
@@ -169,8 +176,19 @@ static bool end(struct node *node, int answer)
     set_locked(node, answer == 0 && valid               ? WRITERS_NONE
                      : answer == 0 || answer == -EAGAIN ? WRITERS_SOME
                                                         : WRITERS_UNKNOWN);
+    (void)pthread_cond_broadcast(&store->writers_found);
     store_unlock(store);
     return valid;
+}
+
+/* -ENFILE: descriptors are kept until the events of their openings have come. */
+static int ask_with_room(struct node *node)
+{
+    int r = ask(node);
+    if (r != -ENFILE)
+        return r;
+    (void)store_detect(node->workspace->store);
+    return ask(node);
 }
 
 bool writers_absent(struct node *node)
@@ -178,7 +196,7 @@ bool writers_absent(struct node *node)
     if (node->type != S_IFREG)
         return true;
     for (int tries = 0; tries < ASK_TRIES && begin(node); tries++)
-        if (end(node, ask(node)))
+        if (end(node, ask_with_room(node)))
             break;
     store_lock(node->workspace->store);
     bool none = node->writers == WRITERS_NONE;
@@ -197,7 +215,7 @@ void writers_opened(struct node *node)
     struct store *store = node->workspace->store;
     store_lock(store);
     if (node->writers == WRITERS_CHECKING)
-        node->writers = WRITERS_UNKNOWN;
+        node->writers = WRITERS_OPENED;
     bool kept = node->writers == WRITERS_NONE;
     store_unlock(store);
     int r = kept ? ask(node) : 0;
@@ -216,8 +234,10 @@ void writers_lost(struct store *store)
     store_lock(store);
     for (struct node *n; (n = table_next(&store->nodes, &cursor));)
         for (; n; n = n->chain) {
-            if (n->writers == WRITERS_NONE || n->writers == WRITERS_CHECKING)
+            if (n->writers == WRITERS_NONE)
                 n->writers = WRITERS_UNKNOWN;
+            else if (n->writers == WRITERS_CHECKING)
+                n->writers = WRITERS_OPENED;
             drop_kept_locked(n);
         }
     store_unlock(store);

@@ -23,9 +23,10 @@
 
 /* In node.writers. */
 enum {
-    WRITERS_UNKNOWN, /* not asked yet, or the kernel cannot say */
-    WRITERS_CHECKING,
-    WRITERS_NONE, /* and openings have been noticed since */
+    WRITERS_UNKNOWN,  /* not asked yet, or the kernel cannot say */
+    WRITERS_CHECKING, /* by one thread; others that want to know wait for it */
+    WRITERS_OPENED,   /* the same, and the file was opened since it began */
+    WRITERS_NONE,     /* and openings have been noticed since */
     WRITERS_SOME,
 };
 
@@ -33,7 +34,8 @@ enum {
 void writers_setup(void);
 
 /* True when it is a regular file that nobody else has open for writing, or something else that
- * cannot be mapped. May open the file for a moment. */
+ * cannot be mapped. May open the file for a moment, and waits for another thread that does. Not for
+ * callbacks of the watch. */
 bool writers_absent(struct node *node);
 
 /* The same, where fd is the only descriptor of this service on it, and open for writing: of a file

@@ -157,6 +157,24 @@ def test_a_walk_of_many_directories_brings_many_at_a_time(workspace, through_rel
     assert set(count(lambda: find(mount.path))["kinds"]) <= {"STATFS", "PING"}
 
 
+def test_who_asks_at_once_is_told_the_same(files, service):
+    """By requests each of which finds out about files that another is just looking at."""
+    def told(wire, tag):
+        covered = []
+        for directory in berthwire.decode_list("TREE_DIRECTORY", wire.reply(tag)["directories"]):
+            covered += [entry["attr"]["flags"] & 1
+                        for entry in berthwire.decode_list("DIRENT", directory["entries"])]
+        return covered
+
+    with berthwire.Connection.unix(service.socket) as wire:
+        wire.upgrade()
+        wire.hello()
+        root = wire.call("WORKSPACE_OPEN", flags=0, key=WORKSPACE.encode())["node"]
+        tags = [wire.request("READTREE", node=root, size=1 << 20, flags=0, cookie=0, also=b"") for _ in range(4)]
+        for covered in [told(wire, tag) for tag in tags]:
+            assert len(covered) > DIRECTORIES * FILES and all(covered), covered.count(0)
+
+
 def test_unlisted_trees_are_not_sent(workspace, through_relay):
     for number in range(50):
         package = workspace / "node_modules" / f"package{number}"
