@@ -42,10 +42,10 @@ static int parse_timeout(const char *text, uint64_t *ret_ms, struct failure *ret
     char *end;
     errno = 0;
     double seconds = strtod(text, &end);
-    if (end == text || *end || errno || !isfinite(seconds) || seconds <= 0 ||
-        seconds > TIMEOUT_MAX_SECONDS)
-        return failure_set(ret_failure, -EINVAL, "--timeout: %s is not a number of seconds above 0",
-                           text);
+    if (end == text || *end || !(seconds > 0 && seconds <= TIMEOUT_MAX_SECONDS))
+        return failure_set(ret_failure, -EINVAL,
+                           "--timeout: %s is not a number of seconds above 0 and up to %ld", text,
+                           (long)TIMEOUT_MAX_SECONDS);
     *ret_ms = (uint64_t)ceil(seconds * 1000);
     return 0;
 }
@@ -102,7 +102,7 @@ static int check(const struct exec_options *o, struct failure *ret_failure)
 {
     if (o->command_count == 0)
         return failure_set(ret_failure, -EINVAL,
-                           "no command given: berth exec [-w ID] -- CMD [ARG…]");
+                           "no command given: berth exec [-w ID] -- CMD [ARG...]");
     if (o->id && (strlen(o->id) == 0 || strlen(o->id) > EXEC_ID_MAX))
         return failure_set(ret_failure, -EINVAL, "--id: 1 to %d bytes", EXEC_ID_MAX);
     if (o->workspace && strlen(o->workspace) == 0)

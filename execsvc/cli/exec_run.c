@@ -263,7 +263,7 @@ static void on_item(void *context, uint64_t tag, const struct wire_message *item
 static int print_json(struct exec_run *run, const struct wire_exec_exit *verdict)
 {
     json_t *object = exec_result_json(verdict, &run->streams[0].capture, &run->streams[1].capture);
-    _cleanup_free_ char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
+    _cleanup_free_ char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
     json_decref(object);
     int r = text ? local_output_append(run->streams[0].output, bytes_of_string(text)) : -ENOMEM;
     return r < 0 ? r : local_output_append(run->streams[0].output, bytes_of_string("\n"));
