@@ -405,6 +405,10 @@ static int failure_unauthorized(struct stream *s, const char *reason, struct fai
 int stream_failure_status(struct stream *s, unsigned status, const char *reason, struct failure *f)
 {
     const char *separator = *reason ? ": " : "";
+    /* What a service says on a TLS port, to whom speaks HTTP there. */
+    if (status == 400 && strncmp(reason, "this port speaks TLS", 20) == 0)
+        return failure_set(f, -EPROTO, "%s: this port speaks TLS. Write https:// in the URL",
+                           s->url);
     switch (status) {
     case 401:
         return failure_unauthorized(s, reason, f);
@@ -417,16 +421,6 @@ int stream_failure_status(struct stream *s, unsigned status, const char *reason,
         return failure_set(f, -EACCES,
                            "%s: the service refuses access%s%s. Check the token (--token-file) and "
                            "the client certificate (--cert-file, --key-file)",
-                           s->url, separator, reason);
-    case 400:
-        /* What a service says on a TLS port, to whom speaks HTTP there. */
-        if (strncmp(reason, "this port speaks TLS", 20) == 0)
-            return failure_set(f, -EPROTO, "%s: this port speaks TLS. Write https:// in the URL",
-                               s->url);
-        return failure_set(f, -EPROTO,
-                           "%s: the server did not understand the request (status 400%s%s); this "
-                           "is not a Berth service, or something between changes what is sent. "
-                           "Check the host and port",
                            s->url, separator, reason);
     case 426:
         return failure_set(
