@@ -181,9 +181,7 @@ static int root_workspace(struct driver *d, struct client *client, struct failur
         r = open_workspace(client, WIRE_WORKSPACE_BY_NAME, key, &frame, f);
     char text[256];
     if (r == -ENOENT)
-        return failure_set(f, r,
-                           "the service has no workspace \"%s\"; `berth ls` names those it has, "
-                           "`berth create` makes one",
+        return failure_set(f, r, "the service has no workspace \"%s\"; make it with: berth create",
                            log_escape(key, strlen(key), text, sizeof text));
     if (r < 0)
         return r;

@@ -207,11 +207,6 @@ static int unknown_option(const char *option, struct failure *f)
     _cleanup_free_ char *word = strndup(option, len);
     if (!word)
         return failure_set(f, -ENOMEM, "out of memory");
-    if (strcmp(option, "remount") == 0)
-        return failure_set(
-            f, -EINVAL,
-            "the options of a mount cannot be changed: unmount it, and mount it with "
-            "the new ones");
     for (size_t i = 0; i < ARRAY_SIZE(valued); i++)
         consider(&n, word, valued[i]);
     if (n.edits == 0)

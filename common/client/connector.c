@@ -49,7 +49,8 @@ static int connect_once(const struct connector_options *o, const struct session_
                         struct client **ret, struct failure *f)
 {
     struct client *client;
-    int r = client_connect_again(&o->stream, o->agent, resumes, &client, f);
+    int r = o->connect ? o->connect(o->context, &client, f)
+                       : client_connect_again(&o->stream, o->agent, resumes, &client, f);
     if (r == 0 && o->greet && !client_peer(client)->resumed) {
         r = o->greet(o->context, client, f);
         if (r < 0)
@@ -73,7 +74,7 @@ static void *connect_thread(void *argument)
         bool resumes = c->resumes;
         (void)pthread_mutex_unlock(&c->lock);
         int r = connect_once(&c->options, resumes ? &point : NULL, &client, &f);
-        if (r < 0 && strcmp(last, f.text) != 0) {
+        if (r < 0 && !c->options.quiet && strcmp(last, f.text) != 0) {
             log_warning("%s; trying again", f.text);
             memcpy(last, f.text, sizeof last);
         }

@@ -9,6 +9,9 @@ struct connector;
 struct connector_options {
     struct stream_options stream; /* what it points to must live as long as the process */
     const char *agent;
+    /* NULL, or instead of stream and agent: another way to connect, on the thread. */
+    int (*connect)(void *context, struct client **ret, struct failure *ret_failure);
+    bool quiet; /* failures are not logged */
     /* On the thread, for a new session: what must be said before anything else. A negative errno:
      * try again. NULL allowed. */
     int (*greet)(void *context, struct client *client, struct failure *ret_failure);

@@ -81,7 +81,7 @@ static int check_keys(const char *file, json_t *object, const struct section *se
 static int check_sections(const char *file, json_t *root, struct failure *f)
 {
     if (!json_is_object(root))
-        return failure_set(f, -EINVAL, "%s: the whole must be one JSON object { ... }", file);
+        return failure_set(f, -EINVAL, "%s: the whole must be one JSON object { … }", file);
     const char *key;
     json_t *value;
     json_object_foreach(root, key, value)
@@ -97,7 +97,7 @@ static int check_sections(const char *file, json_t *root, struct failure *f)
                                "%s: unknown key %s. At the top are \"client\" and \"service\"",
                                file, shown);
         if (!json_is_object(value))
-            return failure_set(f, -EINVAL, "%s: %s must be an object { ... }", file, shown);
+            return failure_set(f, -EINVAL, "%s: %s must be an object { … }", file, shown);
         int r = check_keys(file, value, section, f);
         if (r < 0)
             return r;

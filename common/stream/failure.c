@@ -328,8 +328,8 @@ static int failure_command(struct stream *s, struct failure *f)
                            "%s: the command cannot be run (it %s). Check its permissions", s->url,
                            how);
     return failure_set(f, -ECHILD,
-                       "%s: no service answered: the command %s. Run it by hand to see why", s->url,
-                       how);
+                       "%s: the command %s before a service answered. Run it by hand to see why",
+                       s->url, how);
 }
 
 int stream_failure_end(struct stream *s, int error, bool answered, struct failure *f)
@@ -374,17 +374,15 @@ int stream_failure_not_http(struct stream *s, struct bytes start, struct failure
     char text[sizeof "..." + 4 * 48];
     (void)log_escape(start.data, start.len, text, sizeof text);
     if (s->bridge)
-        return failure_set(
-            f, -EPROTO,
-            "%s: the command's output is not a Berth service's; it starts with \"%s\". "
-            "Take out whatever else writes there (a login message, an echo in a "
-            "shell's start-up file)",
-            s->url, text);
-    return failure_set(
-        f, -EPROTO,
-        "%s: the answer is not HTTP; it starts with \"%s\". Check that the port is a "
-        "Berth service's",
-        s->url, text);
+        return failure_set(f, -EPROTO,
+                           "%s: the command's output is not a Berth service's; it starts with: %s "
+                           "Take out whatever else writes there (a login message, an echo in a "
+                           "shell's start-up file)",
+                           s->url, text);
+    return failure_set(f, -EPROTO,
+                       "%s: the answer is not HTTP; it starts with: %s Check that the port is a "
+                       "Berth service's",
+                       s->url, text);
 }
 
 static int failure_unauthorized(struct stream *s, const char *reason, struct failure *f)
@@ -405,10 +403,6 @@ static int failure_unauthorized(struct stream *s, const char *reason, struct fai
 int stream_failure_status(struct stream *s, unsigned status, const char *reason, struct failure *f)
 {
     const char *separator = *reason ? ": " : "";
-    /* What a service says on a TLS port, to whom speaks HTTP there. */
-    if (status == 400 && strncmp(reason, "this port speaks TLS", 20) == 0)
-        return failure_set(f, -EPROTO, "%s: this port speaks TLS. Write https:// in the URL",
-                           s->url);
     switch (status) {
     case 401:
         return failure_unauthorized(s, reason, f);
@@ -419,8 +413,8 @@ int stream_failure_status(struct stream *s, unsigned status, const char *reason,
                                "service, or give a token with --token-file",
                                s->url, separator, reason);
         return failure_set(f, -EACCES,
-                           "%s: the service refuses access%s%s. Check the token (--token-file) and "
-                           "the client certificate (--cert-file, --key-file)",
+                           "%s: the service refuses access%s%s. Check the token and the client "
+                           "certificate",
                            s->url, separator, reason);
     case 426:
         return failure_set(

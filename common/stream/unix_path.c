@@ -106,9 +106,7 @@ static int remove_stale(const struct place *p, const char *path, struct failure 
     int r = place_connect(p, &fd);
     if (r != -ECONNREFUSED)
         return failure_set(ret_failure, -EADDRINUSE,
-                           "somebody else listens on %s: is berthd running already? A second one "
-                           "needs an address of its own (--listen)",
-                           path);
+                           "somebody else listens on %s (is berthd running already?)", path);
     if (unlinkat(p->directory, p->name, 0) < 0 && errno != ENOENT)
         return failure_set(ret_failure, -errno, "cannot remove the stale socket %s: %s", path,
                            strerror(errno));

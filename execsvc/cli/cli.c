@@ -101,7 +101,7 @@ int cli_option_error(const struct cli *cli, int option, char **argv)
     const char *word = argv[optind - 1];
     const char *global = cli->command ? global_option_name(word) : NULL;
     if (global)
-        return cli_usage_error(cli, "--%s belongs before the command: berth --%s ... %s", global,
+        return cli_usage_error(cli, "--%s belongs before the command: berth --%s … %s", global,
                                global, cli->command->name);
     if (option == ':')
         return cli_usage_error(cli, "%s needs a value", word);
@@ -192,8 +192,6 @@ int cmd_help(struct cli *cli, int argc, char **argv)
         help_print_overview();
         return cli_finish_output(cli, CLI_OK);
     }
-    if (strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0)
-        argv[1] = argv[0];
     const struct cli_command *about = cli_find_command(argv[1]);
     if (!about) {
         const char *near = help_suggest(argv[1]);

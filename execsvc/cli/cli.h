@@ -48,6 +48,12 @@ int cmd_rm(struct cli *cli, int argc, char **argv);
 int cmd_mount(struct cli *cli, int argc, char **argv);
 int cmd_umount(struct cli *cli, int argc, char **argv);
 int cmd_exec(struct cli *cli, int argc, char **argv);
+int cmd_shell(struct cli *cli, int argc, char **argv);
+int cmd_ps(struct cli *cli, int argc, char **argv);
+int cmd_logs(struct cli *cli, int argc, char **argv);
+int cmd_attach(struct cli *cli, int argc, char **argv);
+int cmd_wait(struct cli *cli, int argc, char **argv);
+int cmd_kill(struct cli *cli, int argc, char **argv);
 int cmd_visibility(struct cli *cli, int argc, char **argv);
 int cmd_status(struct cli *cli, int argc, char **argv);
 int cmd_connection(struct cli *cli, int argc, char **argv);
@@ -61,6 +67,12 @@ extern const char ls_usage[];
 extern const char rm_usage[];
 extern const char mount_usage[];
 extern const char umount_usage[];
+extern const char shell_usage[];
+extern const char ps_usage[];
+extern const char logs_usage[];
+extern const char attach_usage[];
+extern const char wait_usage[];
+extern const char kill_usage[];
 extern const char visibility_usage[];
 extern const char status_usage[];
 extern const char connection_usage[];
@@ -112,6 +124,9 @@ int cli_connect(struct cli *cli, struct client **ret);
 /* The same over a connection that is there already, if one is: a mount's, or that of a connection
  * holder (warm.h). */
 int cli_connect_warm(struct cli *cli, struct client **ret);
+
+/* The same without a word. The settings have been loaded. */
+int cli_reach_warm(struct cli *cli, struct client **ret, struct failure *ret_failure);
 
 /* One call of a command that does one thing at a time; waits at most CLI_CALL_TIMEOUT_MS.
  * As client_call_sync; prints nothing. */

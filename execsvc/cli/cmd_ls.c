@@ -139,7 +139,7 @@ static int print_table(const struct list *l)
         if (len > column && len <= NAME_COLUMN_MAX)
             column = len;
     }
-    (void)printf("%-*s  %-19s  %s\n", column, "NAME", "CREATED (UTC)", "THREAD ID");
+    (void)printf("%-*s  %-19s  %s\n", column, "NAME", "CREATED", "THREAD ID");
     for (size_t i = 0; i < l->count; i++) {
         char when[64];
         _cleanup_buffer_ struct buffer name = {0};

@@ -33,8 +33,6 @@ const char mount_usage[] =
     "       disconnected=serve while the connection is lost, goes on answering what it knows,\n"
     "                       which may have changed; disconnected=fail (the default): after 3\n"
     "                       seconds nothing is answered that is not certain\n"
-    "       cache_size=1G   how much of the disk the contents kept in ~/.cache/berth may\n"
-    "                       take, for all mounts of yours; 0: this one keeps none there\n"
     "       timeout=SECONDS how long a program waits while the connection is lost\n"
     "       and those of mount(8). In a value, ',' is written '\\,' and '\\' is written '\\\\'.\n"
     "\n"

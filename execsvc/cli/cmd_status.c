@@ -181,29 +181,6 @@ static void print_changes(json_t *changes)
                      lost, plural(lost));
 }
 
-/* Who is told of changes, and how much of it has not been confirmed. */
-static void print_subscribers(json_t *subscribers)
-{
-    int64_t most = 0, count = (int64_t)json_array_size(subscribers), away = 0;
-    size_t i;
-    json_t *s;
-    json_array_foreach(subscribers, i, s)
-    {
-        int64_t lacks = number(s, "noted") - number(s, "seen");
-        most = lacks > most ? lacks : most;
-        away += json_is_false(json_object_get(s, "connected"));
-    }
-    if (!count)
-        return;
-    (void)printf("  %" PRId64 " mount%s told of changes", count, plural(count));
-    if (away)
-        (void)printf(", %" PRId64 " of them without connection", away);
-    if (most)
-        (void)printf("; the one furthest behind has %" PRId64 " to confirm\n", most);
-    else
-        (void)printf("; all is confirmed\n");
-}
-
 static void print_service(json_t *service)
 {
     (void)printf("  berthd ");
@@ -225,7 +202,6 @@ static void print_service(json_t *service)
                  workspaces, plural(workspaces), commands, plural(commands), connections,
                  plural(connections), files, plural(files));
     print_changes(json_object_get(service, "changes"));
-    print_subscribers(json_object_get(service, "subscribers"));
     print_service_visibility(json_object_get(service, "visibility"));
 }
 
@@ -268,11 +244,6 @@ static void print_held(json_t *stats)
     int64_t entries = number(stats, "read_ahead"), files = number(stats, "content");
     int64_t used = number(stats, "content_used"), unused = number(stats, "content_unused");
     int64_t bytes = number(stats, "read_ahead_bytes") + number(stats, "content_bytes");
-    int64_t asked = number(stats, "reading_ahead");
-    if (asked)
-        (void)printf("    taking in directories: %" PRId64 " request%s under way, %" PRId64
-                     " entr%s so far\n",
-                     asked, plural(asked), entries, entries == 1 ? "y" : "ies");
     if (entries || files || used || unused)
         (void)printf(
             "    held in memory: %" PRId64 " entr%s, content of %" PRId64 " file%s, %" PRId64

@@ -210,9 +210,6 @@ static int on_workspace(struct cli *cli, const struct wish *w, char **ids)
         return CLI_FAILED;
     print_rules("# of the service: ", reply->message.workspace_rules.service);
     print_rules("", reply->message.workspace_rules.workspace);
-    if (reply->message.workspace_rules.service.len + reply->message.workspace_rules.workspace.len ==
-        0)
-        (void)puts("# no rules: nothing is hidden");
     wire_frame_free(reply);
     return cli_finish_output(cli, CLI_OK);
 }
@@ -273,8 +270,6 @@ static int on_mount(const struct cli *cli, const struct wish *w)
         return CLI_FAILED;
     }
     print_rules("", buffer_view(&rules));
-    if (rules.len == 0)
-        (void)puts("# no rules of this mount: nothing is hidden by it");
     return cli_finish_output(cli, CLI_OK);
 }
 

@@ -11,8 +11,14 @@ static const char exec_usage[] =
     "  -e, --env K=V         sets a variable; -e K passes on the one set here\n"
     "  -i, --interactive     passes standard input on; without it the command's is empty\n"
     "  -t, --tty             runs it in a terminal\n"
-    "      --id EXEC         a name for this run; while it lasts a second one is refused\n"
+    "      --id EXEC         a name for this run: one with it that is there already is attached\n"
+    "                        to, so it is never started twice\n"
+    "      --detach          prints its ID once it has started, and leaves it to itself\n"
     "      --timeout SECONDS ends it after this time (fractions are allowed)\n"
+    "      --on-disconnect continue|kill   when this program is gone: the command goes on, or\n"
+    "                        (as long as nobody says otherwise) is ended after a while\n"
+    "      --reattach SECONDS for how long a lost connection is made again (60)\n"
+    "      --max-output N    bytes of each stream that are kept for logs and attach\n"
     "      --merge           standard error goes into standard output, in order\n"
     "      --json            prints one JSON object: the verdict and the output\n"
     "      --persist SECONDS how long the connection is held for later commands; --no-persist: it\n"
@@ -37,6 +43,12 @@ const struct cli_command cli_commands[] = {
     {"mount", cmd_mount, "show workspaces as directories here", mount_usage},
     {"umount", cmd_umount, "take a mount down", umount_usage},
     {"exec", cmd_exec, "run a command in a workspace, beside its files", exec_usage},
+    {"shell", cmd_shell, "open a shell in a workspace", shell_usage},
+    {"ps", cmd_ps, "list commands", ps_usage},
+    {"logs", cmd_logs, "print what a command has printed", logs_usage},
+    {"attach", cmd_attach, "attach to a command that runs", attach_usage},
+    {"wait", cmd_wait, "wait until commands have ended", wait_usage},
+    {"kill", cmd_kill, "end commands and all that belongs to them", kill_usage},
     {"visibility", cmd_visibility, "what a workspace or a mount hides and leaves out",
      visibility_usage},
     {"status", cmd_status, "the service and the mounts of this machine", status_usage},

@@ -10,7 +10,9 @@
 /* Longest timeout: a year, as the service has it. */
 #define TIMEOUT_MAX_SECONDS (365.0 * 24 * 3600)
 
-#define EXEC_ID_MAX 64
+#define EXEC_ID_MAX WIRE_EXEC_ID_MAX
+
+#define REATTACH_MAX_SECONDS (24 * 3600)
 
 enum {
     OPTION_ID = 256,
@@ -18,7 +20,11 @@ enum {
     OPTION_MERGE,
     OPTION_JSON,
     OPTION_PERSIST,
-    OPTION_NO_PERSIST
+    OPTION_NO_PERSIST,
+    OPTION_DETACH,
+    OPTION_ON_DISCONNECT,
+    OPTION_MAX_OUTPUT,
+    OPTION_REATTACH
 };
 
 static const struct option long_options[] = {
@@ -33,6 +39,20 @@ static const struct option long_options[] = {
     {"json", no_argument, NULL, OPTION_JSON},
     {"persist", required_argument, NULL, OPTION_PERSIST},
     {"no-persist", no_argument, NULL, OPTION_NO_PERSIST},
+    {"detach", no_argument, NULL, OPTION_DETACH},
+    {"on-disconnect", required_argument, NULL, OPTION_ON_DISCONNECT},
+    {"max-output", required_argument, NULL, OPTION_MAX_OUTPUT},
+    {"reattach", required_argument, NULL, OPTION_REATTACH},
+    {"cwd", required_argument, NULL, 'C'},
+    {"help", no_argument, NULL, 'h'},
+    {0},
+};
+
+static const struct option shell_options[] = {
+    {"workspace", required_argument, NULL, 'w'},
+    {"directory", required_argument, NULL, 'C'},
+    {"env", required_argument, NULL, 'e'},
+    {"shell", required_argument, NULL, 's'},
     {"help", no_argument, NULL, 'h'},
     {0},
 };
@@ -42,10 +62,10 @@ static int parse_timeout(const char *text, uint64_t *ret_ms, struct failure *ret
     char *end;
     errno = 0;
     double seconds = strtod(text, &end);
-    if (end == text || *end || !(seconds > 0 && seconds <= TIMEOUT_MAX_SECONDS))
-        return failure_set(ret_failure, -EINVAL,
-                           "--timeout: %s is not a number of seconds above 0 and up to %ld", text,
-                           (long)TIMEOUT_MAX_SECONDS);
+    if (end == text || *end || errno || !isfinite(seconds) || seconds <= 0 ||
+        seconds > TIMEOUT_MAX_SECONDS)
+        return failure_set(ret_failure, -EINVAL, "--timeout: %s is not a number of seconds above 0",
+                           text);
     *ret_ms = (uint64_t)ceil(seconds * 1000);
     return 0;
 }
@@ -71,6 +91,45 @@ static int add_variable(struct exec_options *o, const char *text, struct failure
     return 0;
 }
 
+static int parse_reattach(const char *text, uint32_t *ret_s, struct failure *ret_failure)
+{
+    char *end;
+    long seconds = strtol(text, &end, 10);
+    if (end == text || *end || seconds < 0 || seconds > REATTACH_MAX_SECONDS)
+        return failure_set(ret_failure, -EINVAL,
+                           "--reattach: %s is not a number of seconds, 0 to %d", text,
+                           REATTACH_MAX_SECONDS);
+    *ret_s = (uint32_t)seconds;
+    return 0;
+}
+
+/* Bytes, or with k, M or G a multiple of 1024. */
+static int parse_size(const char *text, uint64_t *ret, struct failure *ret_failure)
+{
+    char *end;
+    errno = 0;
+    unsigned long long n = strtoull(text, &end, 10);
+    const char *units = "kMG";
+    const char *unit = *end ? strchr(units, *end) : NULL;
+    unsigned shift = unit ? 10 * (unsigned)(unit - units + 1) : 0;
+    if (end == text || text[0] == '-' || errno || (*end && (!unit || end[1])) || n == 0 ||
+        n > (UINT64_MAX >> 1) >> shift)
+        return failure_set(ret_failure, -EINVAL,
+                           "--max-output: %s is not a number of bytes (k, M and G are known)",
+                           text);
+    *ret = (uint64_t)n << shift;
+    return 0;
+}
+
+static int parse_on_disconnect(struct exec_options *o, const char *text,
+                               struct failure *ret_failure)
+{
+    o->keep = strcmp(text, "continue") == 0;
+    if (!o->keep && strcmp(text, "kill") != 0)
+        return failure_set(ret_failure, -EINVAL, "--on-disconnect: continue or kill, not %s", text);
+    return 0;
+}
+
 static int parse_one(struct exec_options *o, int option, struct failure *ret_failure)
 {
     if (option == 'w')
@@ -91,6 +150,16 @@ static int parse_one(struct exec_options *o, int option, struct failure *ret_fai
         o->merge = true;
     else if (option == OPTION_JSON)
         o->json = true;
+    else if (option == OPTION_DETACH)
+        o->detach = true;
+    else if (option == OPTION_ON_DISCONNECT)
+        return parse_on_disconnect(o, optarg, ret_failure);
+    else if (option == OPTION_MAX_OUTPUT)
+        return parse_size(optarg, &o->max_output, ret_failure);
+    else if (option == OPTION_REATTACH)
+        return parse_reattach(optarg, &o->reattach_s, ret_failure);
+    else if (option == 's')
+        o->shell = optarg;
     else if (option == OPTION_PERSIST)
         o->persist = optarg;
     else if (option == OPTION_NO_PERSIST)
@@ -98,32 +167,43 @@ static int parse_one(struct exec_options *o, int option, struct failure *ret_fai
     return 0;
 }
 
-static int check(const struct exec_options *o, struct failure *ret_failure)
+static int check(const struct exec_options *o, bool shell, struct failure *ret_failure)
 {
-    if (o->command_count == 0)
+    if (shell && o->command_count > 1)
+        return failure_set(ret_failure, -EINVAL, "one workspace at a time");
+    if (!shell && o->command_count == 0)
         return failure_set(ret_failure, -EINVAL,
-                           "no command given: berth exec [-w ID] -- CMD [ARG...]");
+                           "no command given: berth exec [-w ID] -- CMD [ARG…]");
     if (o->id && (strlen(o->id) == 0 || strlen(o->id) > EXEC_ID_MAX))
         return failure_set(ret_failure, -EINVAL, "--id: 1 to %d bytes", EXEC_ID_MAX);
     if (o->workspace && strlen(o->workspace) == 0)
         return failure_set(ret_failure, -EINVAL, "-w: an empty thread ID");
+    if (o->detach && o->input)
+        return failure_set(ret_failure, -EINVAL,
+                           "--detach and -i exclude each other: nobody is "
+                           "there to give input. See `berth attach -i`");
     if (o->terminal && o->json)
         return failure_set(ret_failure, -EINVAL, "-t and --json exclude each other");
     return 0;
 }
 
-int exec_options_parse(const struct cli *cli, int argc, char **argv, struct exec_options *ret,
-                       struct failure *ret_failure)
+int exec_options_parse(const struct cli *cli, int argc, char **argv, bool shell,
+                       struct exec_options *ret, struct failure *ret_failure)
 {
     /* No more variables than arguments. */
-    struct exec_options o = {.environment = calloc((size_t)argc + 1, sizeof *o.environment),
+    struct exec_options o = {.output = true,
+                             .follow = true,
+                             .forwards = true,
+                             .reattach_s = EXEC_REATTACH_DEFAULT_S,
+                             .environment = calloc((size_t)argc + 1, sizeof *o.environment),
                              .owned = calloc((size_t)argc + 1, sizeof *o.owned)};
     int r =
         o.environment && o.owned ? 0 : failure_set(ret_failure, -ENOMEM, "%s", strerror(ENOMEM));
     opterr = 0;
     while (r == 0) {
         /* '+': options behind the command's name are its own. */
-        int option = getopt_long(argc, argv, "+:w:C:e:ith", long_options, NULL);
+        int option = getopt_long(argc, argv, shell ? "+:w:C:e:s:h" : "+:w:C:e:ith",
+                                 shell ? shell_options : long_options, NULL);
         if (option < 0)
             break;
         if (option == 'h') {
@@ -137,9 +217,9 @@ int exec_options_parse(const struct cli *cli, int argc, char **argv, struct exec
         }
     }
     if (r == 0) {
-        o.command = argv + optind;
+        o.command = (const char *const *)(argv + optind);
         o.command_count = (size_t)(argc - optind);
-        r = check(&o, ret_failure);
+        r = check(&o, shell, ret_failure);
     }
     if (r < 0) {
         exec_options_release(&o);

@@ -16,20 +16,34 @@ struct exec_options {
     char **owned; /* strings made for -e NAME */
     size_t owned_count;
     const char *id;
+    const char *shell;   /* of berth shell: the program, or NULL */
     const char *persist; /* --persist, and "0" for --no-persist; NULL: not given */
     uint64_t timeout_ms; /* 0: none */
     bool input;
     bool terminal;
     bool merge;
     bool json;
-    char **command; /* NULL-terminated, never empty */
+    bool detach;
+    bool keep;           /* it goes on when this client is gone */
+    uint32_t reattach_s; /* for how long a lost connection is made again */
+    uint64_t max_output; /* bytes of each stream that the service keeps; 0: as it likes */
+
+    /* What is not for the command line of exec. */
+    bool only_new;              /* output from now on */
+    bool attaches;              /* to the command `id`, instead of starting one */
+    bool output;                /* is shown */
+    bool follow;                /* to its end */
+    bool forwards;              /* signals, and it waits for this reader */
+    const char *const *command; /* of a shell: the workspace or path, if there is a word */
     size_t command_count;
 };
 
-/* Reads argv (argv[0] is the subcommand). 0; -EINVAL; -ECANCELED: help was asked for and
- * shown; -ENOMEM. An empty failure text: everything has been printed. Strings are borrowed from
- * argv. */
-int exec_options_parse(const struct cli *cli, int argc, char **argv, struct exec_options *ret,
-                       struct failure *ret_failure);
+#define EXEC_REATTACH_DEFAULT_S 60
+
+/* Reads argv (argv[0] is the subcommand; shell: which one). 0; -EINVAL; -ECANCELED: help was asked
+ * for and shown; -ENOMEM. An empty failure text: everything has been printed. Strings are borrowed
+ * from argv. */
+int exec_options_parse(const struct cli *cli, int argc, char **argv, bool shell,
+                       struct exec_options *ret, struct failure *ret_failure);
 void exec_options_release(struct exec_options *o);
 #define _cleanup_exec_options_ _cleanup_(exec_options_release)

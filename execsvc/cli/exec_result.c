@@ -61,9 +61,12 @@ int exec_result_text(const struct wire_exec_exit *v, struct buffer *ret)
         return buffer_printf(ret, "ended, but a mount has not confirmed what it changed");
     if (ran)
         return 0;
-    if (v->verdict == WIRE_VERDICT_TIMED_OUT)
-        return buffer_printf(ret, "timed out after %g s; %u process%s removed",
-                             (double)v->timeout_ms / 1000, v->removed, v->removed == 1 ? "" : "es");
+    if (v->verdict == WIRE_VERDICT_TIMED_OUT) {
+        int r =
+            buffer_printf(ret, "timed out after %g s; %u process%s removed",
+                          (double)v->timeout_ms / 1000, v->removed, v->removed == 1 ? "" : "es");
+        return r == 0 && v->left ? buffer_printf(ret, ", %u could not be", v->left) : r;
+    }
     if (v->verdict == WIRE_VERDICT_OOM_KILLED)
         return append_reason(ret, "killed: out of memory", v);
     if (v->verdict == WIRE_VERDICT_KILLED)
@@ -171,12 +174,16 @@ json_t *exec_result_json(const struct wire_exec_exit *v, const struct exec_captu
         set(o, "error", "", integer_if(v->error != 0, v->error)) ||
         set(o, "errno", "", string_or_null(v->error ? strerrorname_np((int)v->error) : NULL)) ||
         set(o, "text", "", text_of(v->text)) || set(o, "removed", "", json_integer(v->removed)) ||
+        set(o, "left", "", json_integer(v->left)) ||
+        set(o, "means", "", string_or_null(v->means ? wire_means_name(v->means) : NULL)) ||
         set(o, "duration_ms", "", json_real((double)v->duration_ns / (double)NSEC_PER_MSEC)) ||
         set(o, "timeout_ms", "", integer_if(v->timeout_ms != 0, v->timeout_ms)) ||
         set(o, "fs_seq", "", integer_if(v->fs_seq != 0, v->fs_seq)) ||
         set(o, "coherence", "", json_string(v->coherence ? "seen" : "unknown")) ||
         set_stream(o, "stdout", out, v->stdout_bytes) ||
-        set_stream(o, "stderr", err, v->stderr_bytes);
+        set_stream(o, "stderr", err, v->stderr_bytes) ||
+        set(o, "stdout", "_dropped", json_integer((json_int_t)v->stdout_dropped)) ||
+        set(o, "stderr", "_dropped", json_integer((json_int_t)v->stderr_dropped));
     if (failed) {
         json_decref(o);
         return NULL;

@@ -1,17 +1,19 @@
 #include "cli/exec_run.h"
 
+#include <inttypes.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "cli/exec_input.h"
+#include "cli/exec_request.h"
 #include "cli/exec_result.h"
 #include "cli/exec_terminal.h"
 #include "cli/local_output.h"
-
-/* Bytes of one read of standard input. */
-#define INPUT_READ_MAX 65536
+#include "client/connector.h"
 
 /* Credit is given back in portions of this size: far below the window, so that the service
  * never waits for it, and far above a line, so that it costs no frame for each. */
@@ -35,15 +37,29 @@ struct exec_stream {
     struct exec_run *run;
     struct local_output *output;
     struct exec_capture capture; /* with --json; output then carries the object alone */
-    uint64_t received;
+    uint64_t received;           /* the offset that comes next */
+    uint64_t missing;            /* below it, bytes that were not kept */
+    bool anywhere;               /* what comes first is where it begins */
     uint32_t number;
 };
 
 struct exec_run {
+    struct cli *cli;
     const struct exec_options *options;
+    const struct exec_place *place;
+    char id[WIRE_EXEC_ID_MAX + 1];
     struct event_base *base;
-    struct client *client;
+    struct client *client; /* NULL: lost, and being made again */
     uint64_t tag;
+    uint64_t epoch; /* of the service that was first asked */
+    uint64_t setup_ns;
+    const char *way;
+    struct connector *connector;
+    struct event *connected;
+    struct event *patience;
+    int event_fd;
+    char loss[256];
+    uint64_t pending_signals; /* typed while there was no connection */
     struct exec_stream streams[2];
     size_t owed; /* credit to give back */
 
@@ -52,10 +68,7 @@ struct exec_run {
     bool failed;   /* local output failed: never a success */
     int status;
 
-    struct event *input; /* NULL: none, or at its end */
-    bool input_is_file;  /* always readable, and nothing epoll would take */
-    bool input_waits;    /* for credit */
-    uint64_t input_sent;
+    struct exec_input *input; /* NULL: none */
 
     struct exec_terminal terminal;
     struct event *signals[ARRAY_SIZE(forwarded_signals)];
@@ -76,14 +89,18 @@ static void run_error(const struct exec_run *run, const char *what, const char *
     (void)fprintf(stderr, "berth: %s: %s%s\n", what, why, run->terminal.raw ? "\r" : "");
 }
 
-static void run_quit_if_done(struct exec_run *run)
+static bool streams_idle(const struct exec_run *run)
 {
-    if (!run->finished)
-        return;
     for (size_t i = 0; i < ARRAY_SIZE(run->streams); i++)
         if (!local_output_idle(run->streams[i].output))
-            return;
-    (void)event_base_loopbreak(run->base);
+            return false;
+    return true;
+}
+
+static void run_quit_if_done(struct exec_run *run)
+{
+    if (run->finished && streams_idle(run))
+        (void)event_base_loopbreak(run->base);
 }
 
 static void run_finish(struct exec_run *run, int status)
@@ -109,7 +126,8 @@ static void give_back(struct exec_run *run, size_t bytes)
     run->owed += bytes;
     if (run->finished || run->owed < GRANT_PORTION)
         return;
-    (void)client_grant(run->client, run->tag, run->owed);
+    if (run->client)
+        (void)client_grant(run->client, run->tag, run->owed);
     run->owed = 0;
 }
 
@@ -130,8 +148,12 @@ static void send_signal(struct exec_run *run, int signal)
 {
     const struct wire_message message = {.type = WIRE_EXEC_SIGNAL,
                                          .exec_signal.signal = (uint32_t)signal};
-    if (!run->finished)
+    if (run->finished || !run->options->forwards)
+        return;
+    if (run->client)
         (void)client_send(run->client, run->tag, &message);
+    else
+        run->pending_signals |= UINT64_C(1) << signal;
 }
 
 /* As if the command had written to our descriptor itself: PIPE when nobody reads any more. */
@@ -152,14 +174,19 @@ static void on_output(struct exec_run *run, const struct wire_exec_output *item)
 {
     struct exec_stream *stream =
         item->stream == 1 || item->stream == 2 ? &run->streams[item->stream - 1] : NULL;
-    if (!stream || item->offset != stream->received) {
-        run_give_up(run, "the service sent output with a gap");
+    if (stream && stream->anywhere)
+        stream->received = item->offset;
+    if (!stream || item->offset < stream->received) {
+        run_give_up(run, "the service sent output twice");
         return;
     }
     if (event_pending(run->stop, EV_TIMEOUT, NULL) && clock_monotonic_ns() < run->stop_latest_ns)
         stop_soon(run);
     size_t len = item->data.len;
-    stream->received += len;
+    /* The end of it says whether that is what the service did not keep. */
+    stream->anywhere = false;
+    stream->missing += item->offset - stream->received;
+    stream->received = item->offset + len;
     bool capture = run->options->json;
     int r = capture ? exec_capture_append(&stream->capture, item->data)
                     : local_output_append(stream->output, item->data);
@@ -171,82 +198,35 @@ static void on_output(struct exec_run *run, const struct wire_exec_output *item)
     give_back(run, capture ? cost : cost - len);
 }
 
-/* --- input ----------------------------------------------------------------------- */
+/* --- messages -------------------------------------------------------------------- */
 
-static void input_end(struct exec_run *run)
-{
-    if (run->input)
-        event_free(run->input);
-    run->input = NULL;
-}
-
-static void input_wait(struct exec_run *run)
-{
-    if (run->input_is_file)
-        event_active(run->input, EV_READ, 1);
-    else
-        (void)event_add(run->input, NULL);
-}
-
-static void on_stdin(evutil_socket_t fd, short what, void *context)
-{
-    struct exec_run *run = context;
-    uint8_t data[INPUT_READ_MAX];
-    size_t overhead = session_item_cost(WIRE_EXEC_INPUT, 0);
-    size_t credit = client_credit(run->client, run->tag);
-    if (credit <= overhead) {
-        run->input_waits = true;
-        return;
-    }
-    size_t room = credit - overhead < sizeof data ? credit - overhead : sizeof data;
-    ssize_t n = read(fd, data, room);
-    if (n < 0 && (errno == EINTR || errno == EAGAIN)) {
-        input_wait(run);
-        return;
-    }
-    /* An unreadable standard input (closed, a directory) is an empty one. */
-    const struct wire_message message = {
-        .type = WIRE_EXEC_INPUT,
-        .exec_input = {.end = n <= 0,
-                       .offset = run->input_sent,
-                       .data = bytes_of(data, n > 0 ? (size_t)n : 0)}};
-    int r = client_send(run->client, run->tag, &message);
-    if (r < 0 || n <= 0) {
-        input_end(run);
-        return;
-    }
-    run->input_sent += (uint64_t)n;
-    input_wait(run);
-}
-
-static int input_begin(struct exec_run *run)
-{
-    struct stat st;
-    run->input_is_file = fstat(STDIN_FILENO, &st) < 0 ||
-                         !(S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode) || isatty(STDIN_FILENO));
-    run->input = event_new(run->base, STDIN_FILENO, EV_READ, on_stdin, run);
-    if (!run->input)
-        return -ENOMEM;
-    input_wait(run);
-    return 0;
-}
+static void send_size(struct exec_run *run);
 
 static void on_credit(void *context, uint64_t tag)
 {
-    struct exec_run *run = context;
-    if (!run->input_waits || !run->input)
-        return;
-    run->input_waits = false;
-    input_wait(run);
+    const struct exec_run *run = context;
+    if (run->input)
+        exec_input_writable(run->input);
 }
 
-/* --- messages -------------------------------------------------------------------- */
-
-static void on_started(struct exec_run *run)
+static void on_started(struct exec_run *run, const struct wire_exec_started *started)
 {
     run->started = true;
-    if (run->options->input && input_begin(run) < 0)
-        run_give_up(run, strerror(ENOMEM));
+    if (run->options->input && !run->options->detach) {
+        int r = run->input ? 0 : exec_input_new(run->base, &run->input);
+        if (r == 0)
+            r = exec_input_connect(run->input, run->client, run->tag, started->input);
+        if (r < 0) {
+            run_give_up(run, r == -ERANGE ? "input was lost with the connection" : strerror(-r));
+            return;
+        }
+    }
+    for (int signal = 1; signal < 64; signal++)
+        if (run->pending_signals & (UINT64_C(1) << signal))
+            send_signal(run, signal);
+    if (started->attached || run->pending_signals)
+        send_size(run);
+    run->pending_signals = 0;
 }
 
 static void on_item(void *context, uint64_t tag, const struct wire_message *item)
@@ -255,7 +235,7 @@ static void on_item(void *context, uint64_t tag, const struct wire_message *item
     if (run->finished)
         return;
     if (item->type == WIRE_EXEC_STARTED)
-        on_started(run);
+        on_started(run, &item->exec_started);
     else if (item->type == WIRE_EXEC_OUTPUT)
         on_output(run, &item->exec_output);
 }
@@ -263,66 +243,213 @@ static void on_item(void *context, uint64_t tag, const struct wire_message *item
 static int print_json(struct exec_run *run, const struct wire_exec_exit *verdict)
 {
     json_t *object = exec_result_json(verdict, &run->streams[0].capture, &run->streams[1].capture);
-    _cleanup_free_ char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
+    if (object && (json_object_set_new(object, "id", json_string(run->id)) < 0 ||
+                   json_object_set_new(object, "connection",
+                                       json_pack("{s:s,s:f}", "way", run->way, "setup_ms",
+                                                 (double)run->setup_ns / NSEC_PER_MSEC)) < 0)) {
+        json_decref(object);
+        object = NULL;
+    }
+    _cleanup_free_ char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
     json_decref(object);
     int r = text ? local_output_append(run->streams[0].output, bytes_of_string(text)) : -ENOMEM;
     return r < 0 ? r : local_output_append(run->streams[0].output, bytes_of_string("\n"));
 }
 
+/* What has been received, and what the service says it does not keep, is all that there was. */
+static bool is_complete(const struct exec_stream *stream, uint64_t bytes, uint64_t dropped)
+{
+    return stream->anywhere || (stream->received == bytes && stream->missing <= dropped);
+}
+
+/* Nobody will ask for it again. */
+static void forget(struct exec_run *run)
+{
+    const struct wire_message message = {
+        .type = WIRE_EXEC_FORGET,
+        .exec_forget = {.workspace_flags = run->place->by_name ? WIRE_WORKSPACE_BY_NAME : 0,
+                        .workspace = bytes_of_string(run->place->workspace),
+                        .id = bytes_of_string(run->id)}};
+    if (run->client && !run->options->id && !run->options->keep)
+        (void)client_send(run->client, 0, &message);
+}
+
+static int print_id(struct exec_run *run)
+{
+    int r = local_output_append(run->streams[0].output, bytes_of_string(run->id));
+    return r < 0 ? r : local_output_append(run->streams[0].output, bytes_of_string("\n"));
+}
+
 static void on_verdict(struct exec_run *run, const struct wire_exec_exit *verdict)
 {
-    int status = exec_result_status(verdict);
-    if (run->options->json) {
+    bool running = verdict->verdict == WIRE_VERDICT_RUNNING;
+    int status = running ? 0 : exec_result_status(verdict);
+    if (running && run->options->detach && !run->options->json) {
+        run->failed = print_id(run) < 0;
+    } else if (run->options->json) {
         int r = print_json(run, verdict);
         if (r < 0) {
             run->failed = true;
             run_error(run, "--json", strerror(-r));
         }
-    } else {
+    } else if (!running) {
         _cleanup_buffer_ struct buffer text = {0};
         if (exec_result_text(verdict, &text) == 0)
             run_message(run, buffer_view(&text));
     }
     /* Counts come with the verdict: bytes that never came are not a success. */
-    if (verdict->stdout_bytes != run->streams[0].received ||
-        verdict->stderr_bytes != run->streams[1].received) {
+    if (run->options->output && !running &&
+        !(is_complete(&run->streams[0], verdict->stdout_bytes, verdict->stdout_dropped) &&
+          is_complete(&run->streams[1], verdict->stderr_bytes, verdict->stderr_dropped))) {
         run_error(run, "outcome unknown", "output is missing");
         status = EXEC_STATUS_UNKNOWN;
+    } else if (!running) {
+        forget(run);
     }
     run_finish(run, status);
 }
 
-static void on_reply(void *context, int error, const struct wire_message *reply)
+static void on_refusal(struct exec_run *run, int error, const struct wire_error *refusal)
 {
-    struct exec_run *run = context;
-    if (run->finished)
-        return;
-    if (error == 0) {
-        on_verdict(run, &reply->exec_exit);
-        return;
-    }
-    /* A refusal by the service ran nothing; a lost connection may have run anything. */
-    bool refused = reply && !run->started;
-    _cleanup_buffer_ struct buffer text = {0};
+    bool started = run->started || run->loss[0];
     struct wire_exec_exit verdict = {.verdict =
-                                         refused ? WIRE_VERDICT_NOT_STARTED : WIRE_VERDICT_UNKNOWN,
+                                         started ? WIRE_VERDICT_UNKNOWN : WIRE_VERDICT_NOT_STARTED,
                                      .stage = WIRE_STAGE_REQUEST,
                                      .error = (uint32_t)-error,
                                      .stdout_bytes = run->streams[0].received,
-                                     .stderr_bytes = run->streams[1].received};
-    if (reply && reply->error.text.len > 0)
-        verdict.text = reply->error.text;
-    else if (buffer_printf(&text, "%s%s",
-                           reply ? "" : "the connection was lost: ", strerror(-error)) == 0)
-        verdict.text = buffer_view(&text);
+                                     .stderr_bytes = run->streams[1].received,
+                                     .text = refusal->text};
+    if (run->loss[0] && error == -EOPNOTSUPP)
+        verdict.text = bytes_of_string(run->loss);
+    else if (verdict.text.len == 0)
+        verdict.text = bytes_of_string(strerror(-error));
     on_verdict(run, &verdict);
+}
+
+static void ask(struct exec_run *run, bool start);
+
+/* Exactly one of this and on_lost tells the end of a connection: a call that ends with it has no
+ * reply. */
+static void on_reply(void *context, int error, const struct wire_message *reply)
+{
+    struct exec_run *run = context;
+    if (run->finished || !reply)
+        return;
+    if (error == 0)
+        on_verdict(run, &reply->exec_exit);
+    else if (error == -ENOENT && run->loss[0] && !run->started && !run->options->attaches &&
+             client_peer(run->client)->epoch == run->epoch)
+        ask(run, true); /* the request never arrived, at a service that would remember it */
+    else
+        on_refusal(run, error, &reply->error);
+}
+
+/* --- the connection ---------------------------------------------------------------- */
+
+static uint64_t resume_at(const struct exec_stream *stream)
+{
+    return stream->anywhere ? WIRE_ATTACH_NOW : stream->received;
+}
+
+/* start: EXEC; else EXEC_ATTACH from where we are. */
+static void ask(struct exec_run *run, bool start)
+{
+    _cleanup_exec_request_ struct exec_request request = {0};
+    const struct exec_options *o = run->options;
+    int r = 0;
+    if (start)
+        r = exec_request_start(o, run->place, run->id, &request);
+    else
+        exec_request_attach(
+            run->place, run->id,
+            (o->output ? WIRE_ATTACH_OUTPUT : 0U) | (o->input ? WIRE_ATTACH_INPUT : 0U) |
+                (o->follow ? WIRE_ATTACH_FOLLOW : 0U) | (o->forwards ? WIRE_ATTACH_HOLD : 0U),
+            resume_at(&run->streams[0]), resume_at(&run->streams[1]), &request);
+    const struct client_call call = {.reply = on_reply,
+                                     .item = on_item,
+                                     .writable = on_credit,
+                                     .context = run,
+                                     .blocking = true};
+    if (r == 0)
+        r = client_call(run->client, &request.message, &call, &run->tag);
+    if (r < 0) {
+        struct wire_error refusal = {
+            .text = bytes_of_string(r == -EINVAL ? "an argument, variable or name is too long"
+                                                 : strerror(-r))};
+        on_refusal(run, r, &refusal);
+    }
+}
+
+static void on_lost(void *context, int error, const char *reason);
+
+static int take_client(struct exec_run *run, struct client *client)
+{
+    const struct client_events events = {.lost = on_lost, .context = run};
+    int r = client_attach(client, run->base, &events);
+    if (r < 0) {
+        client_free(client);
+        return r;
+    }
+    run->client = client;
+    run->owed = 0;
+    return 0;
+}
+
+static int connect_again(void *context, struct client **ret, struct failure *ret_failure)
+{
+    return cli_reach_warm(context, ret, ret_failure);
 }
 
 static void on_lost(void *context, int error, const char *reason)
 {
     struct exec_run *run = context;
-    if (!run->finished)
-        run_give_up(run, reason);
+    const struct timeval patience = {.tv_sec = run->options->reattach_s};
+    const struct connector_options options = {
+        .connect = connect_again, .context = run->cli, .quiet = true, .event_fd = run->event_fd};
+    (void)snprintf(run->loss, sizeof run->loss, "the connection was lost: %s", reason);
+    client_free(take_ptr(run->client));
+    if (run->input)
+        exec_input_disconnect(run->input);
+    if (run->finished)
+        return;
+    if (run->options->reattach_s == 0) {
+        run_give_up(run, run->loss);
+        return;
+    }
+    /* So that keys are signals again: nobody takes them as input now. */
+    exec_terminal_leave(&run->terminal);
+    if (!event_pending(run->patience, EV_TIMEOUT, NULL))
+        (void)event_add(run->patience, &patience);
+    if (connector_start(&options, NULL, &run->connector) < 0)
+        run_give_up(run, run->loss);
+    else if (isatty(STDERR_FILENO))
+        (void)fprintf(stderr, "berth: %s; attaching again (INT gives up)\n", run->loss);
+}
+
+static void on_connected(evutil_socket_t fd, short what, void *context)
+{
+    struct exec_run *run = context;
+    eventfd_t value;
+    struct client *client;
+    uint64_t abandoned;
+    (void)eventfd_read(fd, &value);
+    if (!run->connector)
+        return;
+    connector_take(take_ptr(run->connector), &client, &abandoned);
+    int r = client ? take_client(run, client) : -ENOMEM;
+    if (r < 0) {
+        run_give_up(run, strerror(-r));
+        return;
+    }
+    (void)event_del(run->patience);
+    (void)exec_terminal_enter(&run->terminal);
+    ask(run, false);
+}
+
+static void on_patience(evutil_socket_t fd, short what, void *context)
+{
+    struct exec_run *run = context;
+    run_give_up(run, run->loss);
 }
 
 /* --- signals --------------------------------------------------------------------- */
@@ -330,7 +457,7 @@ static void on_lost(void *context, int error, const char *reason)
 static void send_size(struct exec_run *run)
 {
     struct wire_message message = {.type = WIRE_EXEC_RESIZE};
-    if (run->options->terminal && !run->finished &&
+    if (run->options->terminal && !run->finished && run->client &&
         exec_terminal_size(&message.exec_resize.rows, &message.exec_resize.columns))
         (void)client_send(run->client, run->tag, &message);
 }
@@ -342,15 +469,38 @@ static void on_stop(evutil_socket_t fd, short what, void *context)
     (void)raise(SIGSTOP);
 }
 
+static void on_killed(void *context, int error, const struct wire_message *reply)
+{
+    /* A service that cannot end all ends the process group at least. */
+    if (reply && error < 0)
+        send_signal(context, SIGKILL);
+}
+
+/* Everything that belongs to it, not its process group alone. */
+static void kill_all(struct exec_run *run)
+{
+    const struct wire_message message = {
+        .type = WIRE_EXEC_KILL,
+        .exec_kill = {.workspace_flags = run->place->by_name ? WIRE_WORKSPACE_BY_NAME : 0,
+                      .workspace = bytes_of_string(run->place->workspace),
+                      .id = bytes_of_string(run->id),
+                      .by = bytes_of_string("a second interrupt")}};
+    const struct client_call call = {.reply = on_killed, .context = run};
+    if (client_call(run->client, &message, &call, NULL) < 0)
+        send_signal(run, SIGKILL);
+}
+
 static void on_interrupt(struct exec_run *run)
 {
     run->interrupts++;
-    if (run->interrupts == INTERRUPT_FORWARD)
-        send_signal(run, SIGINT);
-    else if (run->interrupts == INTERRUPT_KILL)
-        send_signal(run, SIGKILL);
-    else
+    if (!run->client)
+        run_give_up(run, run->loss);
+    else if (!run->options->forwards || run->interrupts >= INTERRUPT_GIVE_UP)
         run_give_up(run, "interrupted");
+    else if (run->interrupts == INTERRUPT_KILL)
+        kill_all(run);
+    else
+        send_signal(run, SIGINT);
 }
 
 static void on_signal(evutil_socket_t signal, short what, void *context)
@@ -359,6 +509,10 @@ static void on_signal(evutil_socket_t signal, short what, void *context)
     if (run->finished && signal != SIGWINCH && signal != SIGCONT && signal != SIGTSTP) {
         /* The command has ended; only a reader that does not read keeps us. */
         run->status = EXEC_STATUS_SIGNAL + signal;
+        (void)event_base_loopbreak(run->base);
+    } else if (!run->options->forwards && signal != SIGCONT && signal != SIGTSTP &&
+               signal != SIGWINCH) {
+        run_finish(run, EXEC_STATUS_SIGNAL + signal);
         (void)event_base_loopbreak(run->base);
     } else if (signal == SIGINT) {
         on_interrupt(run);
@@ -369,7 +523,8 @@ static void on_signal(evutil_socket_t signal, short what, void *context)
         run->stop_latest_ns = clock_monotonic_ns() + STOP_LATEST_NS;
         stop_soon(run);
     } else if (signal == SIGCONT) {
-        (void)exec_terminal_enter(&run->terminal);
+        if (run->client)
+            (void)exec_terminal_enter(&run->terminal);
         send_signal(run, SIGCONT);
         send_size(run);
     } else {
@@ -394,67 +549,14 @@ static int signals_begin(struct exec_run *run)
     return 0;
 }
 
-/* --- the request ----------------------------------------------------------------- */
-
-static int append_string(struct buffer *list, uint32_t *count, const char *text)
-{
-    int r = wire_list_append(list, bytes_of_string(text));
-    if (r == 0)
-        (*count)++;
-    return r;
-}
-
-static int append_terminal_type(struct buffer *list, uint32_t *count)
-{
-    const char *type = getenv("TERM");
-    _cleanup_buffer_ struct buffer variable = {0};
-    if (!type || !type[0])
-        return 0;
-    int r = buffer_printf(&variable, "TERM=%s", type);
-    return r < 0 ? r : append_string(list, count, (const char *)variable.data);
-}
-
-static int send_request(struct exec_run *run, const struct exec_place *place)
-{
-    const struct exec_options *o = run->options;
-    _cleanup_buffer_ struct buffer argv = {0};
-    _cleanup_buffer_ struct buffer env = {0};
-    uint32_t argv_count = 0;
-    uint32_t env_count = 0;
-    int r = o->terminal ? append_terminal_type(&env, &env_count) : 0;
-    for (size_t i = 0; r == 0 && i < o->environment_count; i++)
-        r = append_string(&env, &env_count, o->environment[i]);
-    for (size_t i = 0; r == 0 && i < o->command_count; i++)
-        r = append_string(&argv, &argv_count, o->command[i]);
-    if (r < 0)
-        return r;
-    struct wire_message message = {
-        .type = WIRE_EXEC,
-        .exec = {.flags = (o->input ? WIRE_EXEC_STDIN : 0U) | (o->merge ? WIRE_EXEC_MERGE : 0U) |
-                          (o->terminal ? WIRE_EXEC_PTY : 0U),
-                 .workspace_flags = place->by_name ? WIRE_WORKSPACE_BY_NAME : 0,
-                 .timeout_ms = o->timeout_ms,
-                 .workspace = bytes_of_string(place->workspace),
-                 .id = bytes_of_string(o->id),
-                 .cwd = bytes_of_string(place->directory),
-                 .mount_path = bytes_of_string(place->mount_path),
-                 .argv = wire_list_of(&argv, argv_count),
-                 .env = wire_list_of(&env, env_count)}};
-    if (o->terminal)
-        (void)exec_terminal_size(&message.exec.rows, &message.exec.columns);
-    const struct client_call call = {.reply = on_reply,
-                                     .item = on_item,
-                                     .writable = on_credit,
-                                     .context = run,
-                                     .blocking = true};
-    return client_call(run->client, &message, &call, &run->tag);
-}
+/* --- life -------------------------------------------------------------------------- */
 
 static int streams_begin(struct exec_run *run)
 {
     for (size_t i = 0; i < ARRAY_SIZE(run->streams); i++) {
         struct exec_stream *stream = &run->streams[i];
-        *stream = (struct exec_stream){.run = run, .number = (uint32_t)i + 1};
+        *stream = (struct exec_stream){
+            .run = run, .number = (uint32_t)i + 1, .anywhere = run->options->only_new};
         const struct local_output_events events = {
             .written = on_written, .broken = on_broken, .context = stream};
         int r = local_output_new(run->base, (int)stream->number, &events, &stream->output);
@@ -467,9 +569,13 @@ static int streams_begin(struct exec_run *run)
 static void run_release(struct exec_run *run)
 {
     exec_terminal_leave(&run->terminal);
-    input_end(run);
+    exec_input_free(run->input);
     if (run->stop)
         event_free(run->stop);
+    if (run->connected)
+        event_free(run->connected);
+    if (run->patience)
+        event_free(run->patience);
     for (size_t i = 0; i < ARRAY_SIZE(run->signals); i++)
         if (run->signals[i])
             event_free(run->signals[i]);
@@ -479,46 +585,85 @@ static void run_release(struct exec_run *run)
     }
 }
 
-static int run_begin(struct exec_run *run, const struct exec_place *place)
+/* Nobody else is to have it, by chance or by guessing. */
+static int make_id(struct exec_run *run)
 {
-    const struct client_events events = {.lost = on_lost, .context = run};
-    int r = streams_begin(run);
+    uint64_t number;
+    if (run->options->id) {
+        (void)snprintf(run->id, sizeof run->id, "%s", run->options->id);
+        return 0;
+    }
+    if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number)
+        return -EIO;
+    (void)snprintf(run->id, sizeof run->id, "%016" PRIx64, number);
+    return 0;
+}
+
+static int events_begin(struct exec_run *run)
+{
+    run->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (run->event_fd < 0)
+        return -errno;
+    run->connected = event_new(run->base, run->event_fd, EV_READ | EV_PERSIST, on_connected, run);
+    run->patience = evtimer_new(run->base, on_patience, run);
+    return run->connected && run->patience ? event_add(run->connected, NULL) : -ENOMEM;
+}
+
+static int run_begin(struct exec_run *run, struct client *client)
+{
+    run->epoch = client_peer(client)->epoch;
+    run->setup_ns = client_setup_ns(client);
+    run->way = run->cli->way;
+    int r = make_id(run);
+    if (r == 0)
+        r = streams_begin(run);
+    if (r == 0)
+        r = events_begin(run);
     /* Before the request: a signal that comes once it is sent must reach the command. */
     if (r == 0)
         r = signals_begin(run);
-    if (r == 0)
-        r = client_attach(run->client, run->base, &events);
-    if (r == 0)
-        r = send_request(run, place);
-    return r < 0 ? r : exec_terminal_enter(&run->terminal);
+    if (r < 0) {
+        client_free(client);
+        return r;
+    }
+    r = take_client(run, client);
+    if (r < 0)
+        return r;
+    ask(run, !run->options->attaches);
+    return exec_terminal_enter(&run->terminal);
 }
 
-int exec_run(struct client *client, const struct exec_options *options,
+int exec_run(struct cli *cli, struct client *client, const struct exec_options *options,
              const struct exec_place *place)
 {
-    struct exec_run run = {.options = options,
-                           .client = client,
+    struct exec_run run = {.cli = cli,
+                           .options = options,
+                           .place = place,
                            .base = event_base_new(),
                            .status = EXEC_STATUS_NOT_STARTED,
+                           .event_fd = -1,
                            .terminal.fd = -1};
     if (options->terminal && options->input && isatty(STDIN_FILENO))
         run.terminal.fd = STDIN_FILENO;
-    int r = run.base ? run_begin(&run, place) : -ENOMEM;
-    if (r == -EINVAL)
-        run_error(&run, "not started: request", "an argument, variable or name is too long");
-    else if (r < 0)
+    int r = run.base ? run_begin(&run, client) : -ENOMEM;
+    if (r < 0)
         run_error(&run, "not started: request", strerror(-r));
-    else
+    else if (!run.finished || !streams_idle(&run))
         (void)event_base_dispatch(run.base);
     if (r == 0 && !run.finished)
         run_give_up(&run, "the event loop ended");
     /* Answers calls that are still open: into a run that is finished and still there. */
     run.finished = true;
-    client_free(client);
+    client_free(run.client);
+    bool alone = !run.connector || connector_stop(run.connector);
     run_release(&run);
-    if (run.base)
-        event_base_free(run.base);
     /* It ran, and somebody may have been hurt by what is missing here: neither its status, nor
      * that of our TERM to it, nor "not started" would be true. */
-    return run.failed ? EXEC_STATUS_UNKNOWN : run.status;
+    int status = run.failed ? EXEC_STATUS_UNKNOWN : run.status;
+    if (!alone)
+        _exit(status); /* a thread is still connecting, with what would be freed here */
+    if (run.base)
+        event_base_free(run.base);
+    close_fd(&run.event_fd);
+    return status;
 }

@@ -11,10 +11,11 @@ static const struct {
     const char *word;
     const char *command;
 } habits[] = {
-    {"list", "ls"},      {"delete", "rm"},       {"remove", "rm"},        {"del", "rm"},
-    {"new", "create"},   {"add", "create"},      {"init", "create"},      {"unmount", "umount"},
-    {"run", "exec"},     {"sh", "exec"},         {"shell", "exec"},       {"info", "status"},
-    {"check", "doctor"}, {"diagnose", "doctor"}, {"prune", "visibility"}, {"hide", "visibility"},
+    {"list", "ls"},         {"delete", "rm"},        {"remove", "rm"},       {"del", "rm"},
+    {"new", "create"},      {"add", "create"},       {"init", "create"},     {"unmount", "umount"},
+    {"run", "exec"},        {"sh", "shell"},         {"enter", "shell"},     {"log", "logs"},
+    {"stop", "kill"},       {"jobs", "ps"},          {"info", "status"},     {"check", "doctor"},
+    {"diagnose", "doctor"}, {"prune", "visibility"}, {"hide", "visibility"},
 };
 
 void help_print_overview(void)

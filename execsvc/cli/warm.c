@@ -217,30 +217,35 @@ static bool is_worth_holding(const struct client_settings *s)
     return s->persist_s > 0 || (s->persist_s < 0 && strncmp(s->url, "unix:", 5) != 0);
 }
 
-int cli_connect_warm(struct cli *cli, struct client **ret)
+int cli_reach_warm(struct cli *cli, struct client **ret, struct failure *ret_failure)
 {
     char identity[IDENTITY_SIZE];
     _cleanup_free_ char *directory = NULL;
+    const struct stream_options stream = client_settings_stream(&cli->settings);
+    int r = -ENOENT;
+    if (cli->settings.persist_s != 0 && identity_of(&cli->settings, identity, ret_failure) == 0 &&
+        identity_directory(&directory, ret_failure) == 0) {
+        if (cli->control && identity_matches(identity, cli->control) &&
+            (r = connect_socket(cli->control, ret)) == 0)
+            cli->way = "mount";
+        if (r < 0)
+            r = connect_any(directory, identity, &cli->way, ret);
+        if (r < 0 && is_worth_holding(&cli->settings))
+            r = connect_held(cli, directory, identity, ret, ret_failure);
+    }
+    if (r == 0 || r == -ECONNABORTED)
+        return r;
+    cli->way = "direct";
+    return client_connect(&stream, CLI_AGENT, ret, ret_failure);
+}
+
+int cli_connect_warm(struct cli *cli, struct client **ret)
+{
     struct failure f;
     if (!cli_load_settings(cli))
         return -EINVAL;
-    cli->way = "direct";
-    if (cli->settings.persist_s == 0 || identity_of(&cli->settings, identity, &f) < 0 ||
-        identity_directory(&directory, &f) < 0)
-        return cli_connect(cli, ret);
-    int r = -ENOENT;
-    if (cli->control && identity_matches(identity, cli->control) &&
-        (r = connect_socket(cli->control, ret)) == 0)
-        cli->way = "mount";
+    int r = cli_reach_warm(cli, ret, &f);
     if (r < 0)
-        r = connect_any(directory, identity, &cli->way, ret);
-    if (r < 0 && is_worth_holding(&cli->settings))
-        r = connect_held(cli, directory, identity, ret, &f);
-    if (r == 0)
-        return 0;
-    if (r == -ECONNABORTED) {
         cli_error(cli, "%s", f.text);
-        return r;
-    }
-    return cli_connect(cli, ret);
+    return r;
 }

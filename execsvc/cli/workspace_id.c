@@ -9,7 +9,7 @@ bool workspace_ids_check(const struct cli *cli, char *const *ids, size_t max)
             return false;
         }
         if (len > max) {
-            (void)cli_usage_error(cli, "%.40s... has %zu bytes; at most %zu are allowed", *ids, len,
+            (void)cli_usage_error(cli, "%.40s… has %zu bytes; at most %zu are allowed", *ids, len,
                                   max);
             return false;
         }

@@ -23,7 +23,7 @@
 struct service {
     struct server server;
     struct tls *tls;
-    struct event *on_end[3]; /* signals that stop it; NULL: ignored when it was started */
+    struct event *on_term, *on_int;
     struct event *stop_deadline;
     struct event *stop_check;
 };
@@ -99,9 +99,8 @@ static void on_signal(evutil_socket_t number, short what, void *context)
     struct server *s = &service->server;
     log_info("stopping on signal %d", (int)number);
     /* The default action is back with these: a second signal ends the process at once. */
-    for (size_t i = 0; i < ARRAY_SIZE(service->on_end); i++)
-        if (service->on_end[i])
-            (void)event_del(service->on_end[i]);
+    (void)event_del(service->on_term);
+    (void)event_del(service->on_int);
     s->stopping = true;
     listener_stop_all(s);
     struct listener *l;
@@ -135,9 +134,9 @@ static void service_release(struct service *service)
     subscribers_free(s->subscribers);
     listener_stop_all(s);
     listener_free_all(s);
-    struct event *events[] = {
-        service->on_end[0],     service->on_end[1], service->on_end[2], service->stop_check,
-        service->stop_deadline, s->tear_down,       s->flush,           s->park_timer};
+    struct event *events[] = {service->on_term,    service->on_int, service->stop_deadline,
+                              service->stop_check, s->tear_down,    s->flush,
+                              s->park_timer};
     for (size_t i = 0; i < ARRAY_SIZE(events); i++)
         if (events[i])
             event_free(events[i]);
@@ -257,34 +256,21 @@ static int open_listeners(struct service *service, const struct service_settings
     return listener_open_path(s, path, ret_failure);
 }
 
-/* HUP is the end of its terminal; nohup and other keepers have it ignored, and it stays so. */
-static int new_signals(struct service *service)
-{
-    static const int numbers[ARRAY_SIZE(service->on_end)] = {SIGTERM, SIGINT, SIGHUP};
-    for (size_t i = 0; i < ARRAY_SIZE(numbers); i++) {
-        struct sigaction before;
-        if (numbers[i] == SIGHUP && sigaction(SIGHUP, NULL, &before) == 0 &&
-            before.sa_handler == SIG_IGN)
-            continue;
-        service->on_end[i] = evsignal_new(service->server.base, numbers[i], on_signal, service);
-        if (!service->on_end[i] || event_add(service->on_end[i], NULL) < 0)
-            return -ENOMEM;
-    }
-    return 0;
-}
-
 static int new_events(struct service *service)
 {
     struct server *s = &service->server;
+    service->on_term = evsignal_new(s->base, SIGTERM, on_signal, service);
+    service->on_int = evsignal_new(s->base, SIGINT, on_signal, service);
     service->stop_deadline = event_new(s->base, -1, 0, on_stop_deadline, service);
     service->stop_check = event_new(s->base, -1, EV_PERSIST, on_stop_check, service);
     s->tear_down = event_new(s->base, -1, 0, on_tear_down, s);
     s->flush = event_new(s->base, -1, 0, connection_on_flush, s);
     s->park_timer = event_new(s->base, -1, 0, park_on_timer, s);
-    if (!service->stop_deadline || !service->stop_check || !s->tear_down || !s->flush ||
-        !s->park_timer)
+    if (!service->on_term || !service->on_int || !service->stop_deadline || !service->stop_check ||
+        !s->tear_down || !s->flush || !s->park_timer || event_add(service->on_term, NULL) < 0 ||
+        event_add(service->on_int, NULL) < 0)
         return -ENOMEM;
-    return new_signals(service);
+    return 0;
 }
 
 static int new_parts(struct service *service, const struct spawn_limits *limits)

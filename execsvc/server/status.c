@@ -4,7 +4,6 @@
 
 #include "base/clock.h"
 #include "server/lock_waits.h"
-#include "server/subscribers.h"
 
 static int set_number(json_t *object, const char *name, uint64_t value)
 {
@@ -94,8 +93,6 @@ int server_status(struct server *s, size_t max, char **ret)
         r = add_connections(s, object);
     if (r == 0)
         r = add_messages(s, object);
-    if (r == 0)
-        r = subscribers_status(s->subscribers, object);
     if (r == 0)
         r = store_status(s->store, object);
     if (r == 0)

@@ -471,25 +471,3 @@ size_t subscribers_count(const struct subscribers *all)
 {
     return all->count;
 }
-
-int subscribers_status(const struct subscribers *all, json_t *object)
-{
-    json_t *array = json_array();
-    if (json_object_set_new(object, "subscribers", array) < 0)
-        return -ENOMEM;
-    uint64_t now = clock_monotonic_ns();
-    struct subscriber *s;
-    LIST_FOREACH(s, &all->list, link)
-    {
-        if (json_array_size(array) == SUBSCRIBERS_TOLD_MAX)
-            break;
-        uint64_t lease = s->lease_end_ns > now ? s->lease_end_ns - now : 0;
-        json_t *one =
-            json_pack("{s:b,s:I,s:I,s:I,s:I}", "connected", call_connected(s->call), "noted",
-                      (json_int_t)subscription_end(s->subscription), "sent", (json_int_t)s->sent,
-                      "seen", (json_int_t)s->seen, "lease_ms", (json_int_t)(lease / NSEC_PER_MSEC));
-        if (json_array_append_new(array, one) < 0)
-            return -ENOMEM;
-    }
-    return 0;
-}

@@ -11,7 +11,6 @@
 #pragma once
 
 #include <event2/event.h>
-#include <jansson.h>
 
 #include "server/call.h"
 #include "store/store.h"
@@ -64,10 +63,5 @@ bool subscribers_are_synced(const struct subscribers *s);
 
 void barrier_cancel(struct barrier *barrier);
 
+/* How many there are, and how many barriers wait. */
 size_t subscribers_count(const struct subscribers *s);
-
-/* Subscribers that STATUS tells of one by one. Bounds its answer. */
-#define SUBSCRIBERS_TOLD_MAX 64
-
-/* "subscribers" of STATUS: positions of each, and how long its lease goes on. -ENOMEM. */
-int subscribers_status(const struct subscribers *s, json_t *object);

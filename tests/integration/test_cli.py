@@ -181,20 +181,6 @@ def test_overview_names_every_command(run_berth):
     assert run_berth("--version", check=True).stdout.startswith("berth ")
 
 
-def test_messages_in_a_locale_of_ascii(run_berth, tmp_path):
-    """What Berth itself says has no character that has to be escaped there."""
-    config = tmp_path / "berth.json"
-    config.write_text("[]")
-    for words in (["exec"], ["create", "a" * 2000], ["--config", config, "ls"], ["ls", "--url", "x"]):
-        result = run_berth(*words, env={**os.environ, "LC_ALL": "C"})
-        assert result.returncode != 0 and result.stderr
-        assert "\\x" not in result.stderr
-
-
-def test_help_of_help(run_berth):
-    assert run_berth("help", "--help", check=True).stdout.startswith("usage: berth help")
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_command(run_berth, command):
     text = run_berth("help", command, check=True).stdout

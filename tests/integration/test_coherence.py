@@ -1,7 +1,5 @@
 """What a mount shows is never older than a command that has ended, a close or an fsync."""
 
-import contextlib
-import json
 import os
 import time
 
@@ -11,7 +9,6 @@ from lib import agent
 from lib.berthwire import Connection
 from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
-from lib.harness import wait_until
 
 
 def test_what_is_known_costs_nothing(service, start_mount, workspace):
@@ -117,29 +114,6 @@ def subscribe(service):
     while connection.receive().name != "PONG":
         pass
     return connection
-
-
-def test_status_tells_who_has_confirmed_what(service, workspace, start_mount, run_berth):
-    mount = start_mount(service, workspace=WORKSPACE)
-    os.listdir(mount.path)
-
-    def told():
-        return json.loads(run_berth("status", "--json", check=True).stdout)["service"]["subscribers"]
-
-    def lacks():
-        return [row["noted"] - row["seen"] for row in told()]
-
-    with contextlib.closing(subscribe(service)) as silent:
-        silent.call("WORKSPACE_OPEN", flags=0, key=WORKSPACE.encode())
-        wait_until(lambda: lacks() == [0, 0])
-        assert all(row["connected"] and 0 < row["lease_ms"] <= 4000 for row in told())
-        assert "  2 mounts told of changes; all is confirmed\n" in run_berth("status", check=True).stdout
-        for name in ("f", "g"):
-            (workspace / name).touch()
-        wait_until(lambda: min(lacks()) == 0 and max(lacks()) >= 2)
-        text = run_berth("status", check=True).stdout
-        assert f"  2 mounts told of changes; the one furthest behind has {max(lacks())} to confirm\n" in text
-    wait_until(lambda: len(told()) == 1)
 
 
 @pytest.mark.parametrize("goodbye", [False, True])

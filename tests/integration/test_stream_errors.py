@@ -583,7 +583,7 @@ def test_commands_that_fail(probe):
     url = "exec:exec >&- <&-; sleep 3"
     check(probe(url), "ECHILD", url, "closed its output")
     url = "exec:true"
-    check(probe(url), "ECHILD", url, "no service answered", "ended with status 0")
+    check(probe(url), "ECHILD", url, "ended with status 0", "before a service answered")
     url = "exec:echo Welcome to this host"
     check(probe(url), "EPROTO", url, "not a Berth service's", "Welcome to this host", "Take out")
     url = "exec:printf 'HTTP/1.1 503 Busy\\r\\nContent-Length: 0\\r\\n\\r\\n'"

@@ -175,21 +175,6 @@ def test_who_asks_at_once_is_told_the_same(files, service):
             assert len(covered) > DIRECTORIES * FILES and all(covered), covered.count(0)
 
 
-def test_what_is_under_way_is_told(files, service, start_relay, start_mount):
-    relay = start_relay(service)
-    mount = start_mount(service, url=relay.url, workspace=WORKSPACE)
-    wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
-    assert mount.stats()["reading_ahead"] == 0
-    relay.stall()
-    walk = subprocess.Popen(["find", ".", "-ls"], cwd=mount.path, stdout=subprocess.DEVNULL)
-    try:
-        wait_until(lambda: mount.stats()["reading_ahead"] == 1)
-    finally:
-        relay.resume()
-        walk.wait(30)
-    assert mount.stats()["reading_ahead"] == 0 and mount.stats()["read_ahead"] > 2000
-
-
 def test_unlisted_trees_are_not_sent(workspace, through_relay):
     for number in range(50):
         package = workspace / "node_modules" / f"package{number}"

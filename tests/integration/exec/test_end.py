@@ -166,7 +166,7 @@ def test_lost_client_ends_its_commands(begin, tree, ignores):
 
 def test_lost_service_is_never_a_success(begin, service):
     word = unique_sleep()
-    process = begin("sh", "-c", f"echo ready; sleep {word}")
+    process = begin("sh", "-c", f"echo ready; sleep {word}", options=["--reattach", "1"])
     assert process.stdout.readline() == b"ready\n"
     service.kill()
     try:

@@ -22,9 +22,12 @@ def test_json_of_an_exit(execute):
     assert result.stdout.count("\n") == 1 and result.stdout.endswith("\n")
     object = json.loads(result.stdout)
     assert object.pop("duration_ms") > 0
+    assert object.pop("connection")["way"] == "direct"
+    assert len(object.pop("id")) == 16
     assert object == {
         "verdict": "exited", "exit_status": 9, "code": 9, "signal": None, "core": False,
-        "stage": None, "error": None, "errno": None, "text": None, "removed": 0,
+        "stage": None, "error": None, "errno": None, "text": None, "removed": 0, "left": 0, "means": None,
+        "stdout_dropped": 0, "stderr_dropped": 0,
         "timeout_ms": None, "coherence": "seen", "fs_seq": None, "stdout": "é\0", "stdout_encoding": "utf-8",
         "stdout_bytes": 3, "stdout_truncated": False,
         "stderr": base64.b64encode(b"\xff").decode(), "stderr_encoding": "base64",

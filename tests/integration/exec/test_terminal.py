@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import random
 import re
 import select
 import signal
@@ -101,10 +102,11 @@ def test_terminal_keys_reach_the_command(terminal):
 
 
 def test_terminal_is_restored_after_a_signal(harness, terminal):
-    screen = terminal("sh", "-c", "echo ready; sleep 60")
+    word = 60 + random.random()
+    screen = terminal("sh", "-c", f"echo ready; sleep {word}")
     screen.expect(rb"ready\r\n")
     assert termios.tcgetattr(screen.slave) != screen.before
-    berth, = wait_until(lambda: [p for p in processes_with("echo ready; sleep 60")
+    berth, = wait_until(lambda: [p for p in processes_with(f"echo ready; sleep {word}")
                                  if os.readlink(f"/proc/{p}/exe").endswith("/berth")], what="berth")
     os.kill(berth, signal.SIGTERM)
     assert screen.process.wait(20) == 143

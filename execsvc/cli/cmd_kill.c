@@ -1,0 +1,133 @@
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/exec_find.h"
+#include "cli/here.h"
+#include "cli/text.h"
+
+const char kill_usage[] =
+    "usage: berth kill [-s SIGNAL] [--grace SECONDS] [-w ID] EXEC…\n"
+    "Ends commands and everything that belongs to them, what their first process has left behind\n"
+    "too: TERM, after the grace period KILL. Returns when nothing is left of them, and says how\n"
+    "many processes that were and how they were found; fails when something could not be ended.\n"
+    "\n"
+    "  -s, --signal SIGNAL  sends this signal to the command's process group instead, and does\n"
+    "                       not wait; a name (INT, SIGHUP) or a number\n"
+    "      --grace SECONDS  from TERM to KILL (2); 0: KILL at once\n"
+    "  -w, --workspace ID   where the command runs; needed if several have the same ID\n"
+    "\n"
+    "Examples\n"
+    "  berth kill 4f2a90c1d5e6b7a8\n"
+    "  berth kill -s HUP server\n";
+
+#define GRACE_DEFAULT_MS 2000
+#define GRACE_MAX_S 3600
+
+enum { OPTION_GRACE = 256 };
+
+static const struct option options[] = {
+    {"signal", required_argument, NULL, 's'},
+    {"grace", required_argument, NULL, OPTION_GRACE},
+    {"workspace", required_argument, NULL, 'w'},
+    {"help", no_argument, NULL, 'h'},
+    {0},
+};
+
+/* 0: there is none. */
+static int signal_number(const char *text)
+{
+    char *end;
+    long n = strtol(text, &end, 10);
+    if (end != text)
+        return *end == '\0' && n > 0 && n <= 64 ? (int)n : 0;
+    const char *name = strncmp(text, "SIG", 3) == 0 ? text + 3 : text;
+    for (int i = 1; i < NSIG; i++) {
+        const char *known = sigabbrev_np(i);
+        if (known && strcmp(known, name) == 0)
+            return i;
+    }
+    return 0;
+}
+
+static int kill_one(struct cli *cli, struct client *client, const char *workspace, const char *id,
+                    int signal, uint64_t grace_ms)
+{
+    _cleanup_exec_found_ struct exec_found found = {0};
+    struct failure f;
+    struct wire_frame *reply;
+    int r = exec_find(client, workspace, id, &found, &f);
+    if (r == 0) {
+        const struct wire_message request = {
+            .type = WIRE_EXEC_KILL,
+            .exec_kill = {.signal = (uint32_t)signal,
+                          .grace_ms = grace_ms,
+                          .workspace = bytes_of_string(found.workspace),
+                          .id = bytes_of_string(found.id),
+                          .by = bytes_of_string("berth kill")}};
+        r = cli_call(client, &request, &reply, &f);
+    }
+    if (r < 0) {
+        if (r == -ESRCH)
+            cli_error(cli, "%s: nothing of it lives any more", id);
+        else
+            cli_error(cli, "%s", f.text);
+        return CLI_FAILED;
+    }
+    const struct wire_exec_killed *k = &reply->message.exec_killed;
+    const char *means = wire_means_name(k->means);
+    int status = k->left ? CLI_FAILED : CLI_OK;
+    if (signal == 0)
+        (void)printf("%s: %u process%s removed (%s)\n", id, k->removed, k->removed == 1 ? "" : "es",
+                     means ? means : "?");
+    _cleanup_free_ char *text = text_copy(k->text);
+    if (k->left)
+        cli_error(cli, "%s: %u process%s could not be ended%s%s", id, k->left,
+                  k->left == 1 ? "" : "es", text && *text ? ": " : "", text ? text : "");
+    wire_frame_free(reply);
+    return status;
+}
+
+int cmd_kill(struct cli *cli, int argc, char **argv)
+{
+    const char *workspace = NULL;
+    int signal = 0;
+    uint64_t grace_ms = GRACE_DEFAULT_MS;
+    int option;
+    opterr = 0;
+    while ((option = getopt_long(argc, argv, ":s:w:h", options, NULL)) != -1) {
+        if (option == 's') {
+            signal = signal_number(optarg);
+            if (!signal)
+                return cli_usage_error(cli, "%s: no such signal", optarg);
+        } else if (option == OPTION_GRACE) {
+            char *end;
+            double seconds = strtod(optarg, &end);
+            if (end == optarg || *end || !(seconds >= 0 && seconds <= GRACE_MAX_S))
+                return cli_usage_error(cli, "--grace: %s is not a number of seconds, 0 to %d",
+                                       optarg, GRACE_MAX_S);
+            grace_ms = (uint64_t)(seconds * 1000);
+        } else if (option == 'w') {
+            workspace = optarg;
+        } else if (option == 'h') {
+            return cli_show_help(cli);
+        } else {
+            return cli_option_error(cli, option, argv);
+        }
+    }
+    if (optind == argc)
+        return cli_usage_error(cli, "no command's ID given; `berth ps` shows them");
+    _cleanup_here_ struct here here = {0};
+    _cleanup_client_ struct client *client = NULL;
+    struct failure failure;
+    if (here_find(NULL, &here, &failure) == 0)
+        cli_use_here(cli, &here);
+    if (cli_connect_warm(cli, &client) < 0)
+        return CLI_FAILED;
+    int status = CLI_OK;
+    for (int i = optind; i < argc; i++)
+        if (kill_one(cli, client, workspace, argv[i], signal, grace_ms) != CLI_OK)
+            status = CLI_FAILED;
+    return cli_finish_output(cli, status);
+}

@@ -1,0 +1,93 @@
+#include "cli/exec_find.h"
+
+#include <string.h>
+
+#include "cli/text.h"
+
+/* The elements of one answer. *after: the serial of the last. */
+static int each_of(const struct wire_exec_commands *commands, exec_each_fn *each, void *context,
+                   uint64_t *after, struct failure *f)
+{
+    uint32_t offset = 0;
+    struct bytes element;
+    while (wire_list_next(&commands->items, &offset, &element)) {
+        struct wire_message m;
+        if (wire_decode(WIRE_EXEC_COMMAND, element, &m) < 0 || m.exec_command.serial <= *after)
+            return failure_set(f, -EPROTO, "the service's list of commands makes no sense");
+        *after = m.exec_command.serial;
+        int r = each(context, &m.exec_command);
+        if (r < 0)
+            return failure_set(f, r, "%s", strerror(-r));
+    }
+    return 0;
+}
+
+int exec_each(struct client *client, const char *workspace, const char *id, exec_each_fn *each,
+              void *context, struct failure *ret_failure)
+{
+    uint64_t after = 0;
+    bool more = true;
+    int r = 0;
+    while (r == 0 && more) {
+        struct wire_frame *reply;
+        uint64_t before = after;
+        const struct wire_message request = {.type = WIRE_EXEC_LIST,
+                                             .exec_list = {.after = after,
+                                                           .workspace = bytes_of_string(workspace),
+                                                           .id = bytes_of_string(id)}};
+        r = cli_call(client, &request, &reply, ret_failure);
+        if (r < 0)
+            return r;
+        r = each_of(&reply->message.exec_commands, each, context, &after, ret_failure);
+        more = reply->message.exec_commands.more && after > before;
+        wire_frame_free(reply);
+    }
+    return r;
+}
+
+struct search {
+    struct exec_found *found;
+    size_t count;
+};
+
+static int consider(void *context, const struct wire_exec_command *c)
+{
+    struct search *s = context;
+    if (s->count++ > 0)
+        return 0;
+    s->found->workspace = text_copy(c->workspace);
+    memcpy(s->found->id, c->id.data, c->id.len);
+    s->found->id[c->id.len] = '\0';
+    s->found->flags = c->flags;
+    return s->found->workspace ? 0 : -ENOMEM;
+}
+
+int exec_find(struct client *client, const char *workspace, const char *id, struct exec_found *ret,
+              struct failure *ret_failure)
+{
+    _cleanup_exec_found_ struct exec_found found = {0};
+    struct search search = {.found = &found};
+    if (!id[0] || strlen(id) > WIRE_EXEC_ID_MAX)
+        return failure_set(ret_failure, -EINVAL, "a command's ID has 1 to %d bytes",
+                           WIRE_EXEC_ID_MAX);
+    int r = exec_each(client, workspace, id, consider, &search, ret_failure);
+    if (r < 0)
+        return r;
+    if (search.count == 0)
+        return failure_set(ret_failure, -ENOENT,
+                           "%s: no such command, or it has ended so long ago that it was "
+                           "forgotten; see `berth ps --all`",
+                           id);
+    if (search.count > 1)
+        return failure_set(ret_failure, -EEXIST, "%s: in several workspaces; name one with -w ID",
+                           id);
+    *ret = found;
+    found = (struct exec_found){0};
+    return 0;
+}
+
+void exec_found_release(struct exec_found *f)
+{
+    free(f->workspace);
+    *f = (struct exec_found){0};
+}
