@@ -306,7 +306,7 @@ static int drive(struct driver *d, struct outcome *outcome)
     /* Of what is still mounted, nothing can be served any more. */
     if (minor)
         (void)mount_remove(d->mountpoint, minor, true);
-    supervisor_end(take_ptr(d->supervisor));
+    supervisor_end(take_ptr(d->supervisor), minor && !d->client);
     bool left_behind = false;
     connection_stop(d, &left_behind);
     control_socket_free(d);

@@ -11,6 +11,7 @@
 #include <syslog.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "client/client.h"
@@ -21,7 +22,12 @@
 /* How often it is looked whether the driver is dying. */
 #define LOOK_MS 500
 
-enum message_kind { MESSAGE_MOUNTED = 1, MESSAGE_UNMOUNTED = 2, MESSAGE_SESSION = 3 };
+enum message_kind {
+    MESSAGE_MOUNTED = 1,
+    MESSAGE_UNMOUNTED = 2,
+    MESSAGE_SESSION = 3,
+    MESSAGE_PARTED = 4, /* as UNMOUNTED */
+};
 
 struct message {
     uint32_t kind;
@@ -41,6 +47,7 @@ struct watch {
     int log; /* -1: none */
     bool mounted;
     uint32_t minor;
+    bool parted;
     bool keyed;
     uint8_t key[WIRE_KEY_SIZE]; /* of the session */
     size_t line_len;
@@ -75,15 +82,24 @@ static void say(const char *what, const char *mountpoint, const char *why)
 
 /* Asks for it at a point where it never was, which ends it. If the service cannot be reached it
  * ends by itself. */
-static void end_session(const struct watch *w)
+static int end_session(const struct watch *w)
 {
     struct session_resume point = {.received = UINT64_MAX};
     struct stream_options options = client_settings_stream(w->settings);
     struct client *client;
     struct failure f;
     memcpy(point.key, w->key, sizeof point.key);
-    if (client_connect_again(&options, "berthfs-guard " BERTH_VERSION, &point, &client, &f) == 0)
+    int r = client_connect_again(&options, "berthfs-guard " BERTH_VERSION, &point, &client, &f);
+    if (r == 0)
         client_free(client);
+    return r;
+}
+
+static void say_goodbye(const struct watch *w)
+{
+    uint64_t end = clock_monotonic_ns() + SUPERVISOR_GOODBYE_S * NSEC_PER_SEC;
+    while (end_session(w) < 0 && clock_monotonic_ns() < end)
+        (void)poll(NULL, 0, LOOK_MS);
 }
 
 static void clean_up(const struct watch *w)
@@ -95,7 +111,7 @@ static void clean_up(const struct watch *w)
     if (r < 0)
         say("cannot unmount", w->mountpoint, strerror(-r));
     if (w->keyed)
-        end_session(w);
+        (void)end_session(w);
 }
 
 /* A driver that was killed while it told the kernel to forget (notifier.h) cannot go before the
@@ -135,8 +151,10 @@ static void supervise(struct watch *w)
         } else if (n == (ssize_t)sizeof m && m.kind == MESSAGE_SESSION) {
             w->keyed = true;
             memcpy(w->key, m.key, sizeof w->key);
-        } else if (n == (ssize_t)sizeof m && m.kind == MESSAGE_UNMOUNTED) {
+        } else if (n == (ssize_t)sizeof m &&
+                   (m.kind == MESSAGE_UNMOUNTED || m.kind == MESSAGE_PARTED)) {
             w->mounted = false;
+            w->parted = m.kind == MESSAGE_PARTED;
         } else if (!(n < 0 && errno == EINTR)) {
             break;
         }
@@ -150,6 +168,8 @@ static void supervise(struct watch *w)
     }
     if (w->mounted)
         clean_up(w);
+    else if (w->parted && w->keyed)
+        say_goodbye(w);
 }
 
 /* Keeps the given descriptors alone: a copy of a socket, or of the pipe on which the caller
@@ -248,9 +268,9 @@ void supervisor_session(struct supervisor *s, const uint8_t key[WIRE_KEY_SIZE])
     send_message(s, &m);
 }
 
-void supervisor_end(struct supervisor *s)
+void supervisor_end(struct supervisor *s, bool parted)
 {
-    tell(s, MESSAGE_UNMOUNTED, 0);
+    tell(s, parted ? MESSAGE_PARTED : MESSAGE_UNMOUNTED, 0);
     close_fd(&s->control);
     free(s);
 }

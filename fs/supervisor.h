@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/failure.h"
@@ -27,5 +28,8 @@ void supervisor_mounted(struct supervisor *s, uint32_t minor);
 /* Tells it the key of the session. NULL s: there is none to be told. */
 void supervisor_session(struct supervisor *s, const uint8_t key[WIRE_KEY_SIZE]);
 
-/* The mount is gone (or there never was one): nothing to clean up. Frees s. */
-void supervisor_end(struct supervisor *s);
+/* The mount is gone (or there never was one): nothing to clean up. parted: there is no connection
+ * on which the driver could say goodbye, so the supervisor tries for SUPERVISOR_GOODBYE_S to make
+ * one. Frees s. */
+#define SUPERVISOR_GOODBYE_S 20
+void supervisor_end(struct supervisor *s, bool parted);

@@ -431,6 +431,17 @@ static void notify_writable(struct client *c)
     }
 }
 
+/* True when the service has broken the rules, or for want of memory: the client is lost. */
+static bool refuse_input(struct client *c)
+{
+    int r = c->dead ? 0 : session_feed(c->session, "", 0);
+    if (r < 0) {
+        (void)client_write_output(c); /* its GOODBYE says why */
+        lose(c, r, session_failure(c->session));
+    }
+    return r < 0;
+}
+
 /* Reads what is there, up to the budget, and hands it on. */
 static void read_input(struct client *c)
 {
@@ -444,13 +455,10 @@ static void read_input(struct client *c)
             return;
         }
         c->last_input_ns = clock_monotonic_ns();
-        int r = session_feed(c->session, c->input, (size_t)n);
+        (void)session_feed(c->session, c->input, (size_t)n);
         dispatch(c);
-        if (r < 0 && !c->dead) {
-            (void)client_write_output(c); /* its GOODBYE says why */
-            lose(c, r, session_failure(c->session));
+        if (refuse_input(c))
             return;
-        }
     }
     send_queued(c);
     notify_writable(c);
@@ -468,8 +476,9 @@ static void on_readable(evutil_socket_t fd, short what, void *context)
 {
     struct client *c = context;
     enter(c);
-    dispatch(c); /* what came before the client was attached */
-    read_input(c);
+    dispatch(c); /* what came with the greeting */
+    if (!refuse_input(c))
+        read_input(c);
     leave(c);
 }
 
@@ -588,7 +597,7 @@ int client_take_stream(struct client *c, struct client *from)
     c->suspended = c->blocked = false;
     c->waiting_since_ns = c->ping_sent_ns = c->last_input_ns;
     arm_watch(c, c->last_input_ns, watch_due(c));
-    /* What it says of a peer that breaks the rules is found when there is more. */
+    /* What it says of a peer that breaks the rules is found in the loop's next turn. */
     if (len > 0)
         (void)session_feed(c->session, c->input, len);
     schedule_flush(c);

@@ -1,5 +1,6 @@
 """A mount whose connection is cut and whose service is not: the session goes on."""
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -137,6 +138,29 @@ def test_nobody_is_shown_what_was_before_a_barrier(place, service):
         assert client.run(WORKSPACE, ["sh", "-c", "printf new > f"]).verdict.code == 0
     relay.refuse(False)
     assert (mount.path / "f").read_bytes() == b"new"
+
+
+def test_a_mount_that_is_taken_down_while_it_is_cut_off_leaves_no_session(place, service, start_mount, run_berth):
+    """Whose locks nobody could have for a minute. Its goodbye comes when there is a way for it."""
+    relay, mount, tree = place
+    (tree / "l").touch()
+    with open(mount.path / "l", "r+b") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        relay.refuse()
+        relay.cut()
+        harness.wait_until(lambda: not mount.stats()["connected"], what="the loss")
+    mount.unmount()
+    other = start_mount(service, workspace=WORKSPACE)
+    with open(other.path / "l", "r+b") as wanted:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(wanted, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        relay.refuse(False)
+
+        def is_had():
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(wanted, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+        harness.wait_until(is_had, what="the end of the session", timeout=15)
 
 
 class Load:
