@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 
 #include "requests.h"
@@ -153,6 +154,25 @@ static void session_seeds(const char *dir, const struct wire_row *row, const str
     talk_free(&t);
 }
 
+/* Scripts of resume.c: steps of all kinds at random, lies and strange bytes in every other one. */
+static void resume_seeds(const char *dir)
+{
+    srandom(1);
+    for (unsigned i = 0; i < 32; i++) {
+        uint8_t script[400];
+        size_t len = 0;
+        char name[32];
+        while (len < sizeof script) {
+            uint8_t step = (uint8_t)(random() % (i % 2 ? 8 : 6));
+            /* Long lines and short ones. */
+            uint8_t number = (uint8_t)(random() % (i % 4 < 2 ? 3 : 32));
+            script[len++] = (uint8_t)(step | number << 3);
+        }
+        (void)snprintf(name, sizeof name, "script-%u", i);
+        write_seed(dir, "fuzz_session_resume", name, (uint8_t)(i / 4 % 2), bytes_of(script, len));
+    }
+}
+
 static void corpus(const char *dir)
 {
     check(mkdir(dir, 0777) == 0 || errno == EEXIST, dir);
@@ -180,6 +200,7 @@ static void corpus(const char *dir)
             sample_release(&sample);
         }
     }
+    resume_seeds(dir);
     static const char *const requests[] = {
         ("GET /v1/stream HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, Upgrade\r\n"
          "Upgrade: berth/1\r\nAuthorization: Bearer secret\r\n\r\nframes"),
