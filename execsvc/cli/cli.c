@@ -218,36 +218,59 @@ static int run_command(struct cli *cli, int argc, char **argv)
     return command->run(cli, argc, argv);
 }
 
+static bool take_option(struct cli *cli, int option, const char *value)
+{
+    struct client_flags *f = &cli->flags;
+    if (option == OPTION_URL)
+        f->url = value;
+    else if (option == OPTION_TOKEN)
+        f->token_file = value;
+    else if (option == OPTION_CA)
+        f->ca_file = value;
+    else if (option == OPTION_CERT)
+        f->cert_file = value;
+    else if (option == OPTION_KEY)
+        f->key_file = value;
+    else if (option == OPTION_CONFIG)
+        f->config_file = value;
+    else if (option == OPTION_PERSIST)
+        f->persist = value;
+    else if (option == OPTION_NO_PERSIST)
+        f->persist = "0";
+    else
+        return false;
+    return true;
+}
+
+int cli_take_word(struct cli *cli, const char *word, const char *next)
+{
+    size_t len = strcspn(word, "=");
+    for (const struct option *o = global_options; o->name; o++) {
+        if (len != strlen(o->name) + 2 || strncmp(word + 2, o->name, len - 2) != 0)
+            continue;
+        bool apart = o->has_arg && !word[len];
+        (void)take_option(cli, o->val, apart ? next : word[len] ? word + len + 1 : NULL);
+        cli->url_given = cli->url_given || o->val == OPTION_URL;
+        return apart ? 2 : 1;
+    }
+    return 1;
+}
+
 int cli_main(struct cli *cli, int argc, char **argv)
 {
     int option;
     opterr = 0;
     while ((option = getopt_long(argc, argv, "+:hV", global_options, NULL)) != -1) {
-        if (option == OPTION_URL) {
-            cli->flags.url = optarg;
-        } else if (option == OPTION_TOKEN) {
-            cli->flags.token_file = optarg;
-        } else if (option == OPTION_CA) {
-            cli->flags.ca_file = optarg;
-        } else if (option == OPTION_CERT) {
-            cli->flags.cert_file = optarg;
-        } else if (option == OPTION_KEY) {
-            cli->flags.key_file = optarg;
-        } else if (option == OPTION_CONFIG) {
-            cli->flags.config_file = optarg;
-        } else if (option == OPTION_PERSIST) {
-            cli->flags.persist = optarg;
-        } else if (option == OPTION_NO_PERSIST) {
-            cli->flags.persist = "0";
-        } else if (option == 'h') {
+        if (option == 'h') {
             help_print_overview();
             return cli_finish_output(cli, CLI_OK);
-        } else if (option == 'V') {
+        }
+        if (option == 'V') {
             (void)puts(CLI_AGENT);
             return cli_finish_output(cli, CLI_OK);
-        } else {
-            return cli_option_error(cli, option, argv);
         }
+        if (!take_option(cli, option, optarg))
+            return cli_option_error(cli, option, argv);
     }
     const char *url = getenv("BERTH_URL");
     cli->url_given = cli->flags.url || (url && url[0]);

@@ -26,6 +26,7 @@ struct cli {
     bool settings_loaded;
     struct client_settings settings; /* valid after cli_load_settings() */
     const char *control;             /* socket of the mount that here is in, or NULL; borrowed */
+    bool passive;                    /* no holder is started, and no command of an exec URL */
     const char *way;                 /* what cli_connect_warm found: "mount", "holder", "direct" */
     const struct cli_command *command; /* the one that runs */
 };
@@ -35,7 +36,7 @@ struct cli_command {
     /* argv[0] is the command's name. Returns the exit status. Everything there is to say has
      * been printed. optind has been reset, so getopt_long may be used at once. */
     int (*run)(struct cli *cli, int argc, char **argv);
-    const char *summary; /* one line of `berth --help` */
+    const char *summary; /* one line of `berth --help`; NULL: not for people */
     const char *usage;   /* `berth help NAME`: usage, what it does, options, examples */
 };
 
@@ -59,6 +60,7 @@ int cmd_status(struct cli *cli, int argc, char **argv);
 int cmd_connection(struct cli *cli, int argc, char **argv);
 int cmd_cache(struct cli *cli, int argc, char **argv);
 int cmd_doctor(struct cli *cli, int argc, char **argv);
+int cmd_complete(struct cli *cli, int argc, char **argv);
 int cmd_help(struct cli *cli, int argc, char **argv);
 
 /* Their help pages, beside them. */
@@ -82,6 +84,10 @@ extern const char help_usage[];
 
 /* The whole program but its process-wide settings; returns the exit status. */
 int cli_main(struct cli *cli, int argc, char **argv);
+
+/* Takes an option that stands before a command, as getopt would; next: the word behind it, or NULL.
+ * Returns how many words that were. */
+int cli_take_word(struct cli *cli, const char *word, const char *next);
 
 /* The row of a name, or NULL. */
 const struct cli_command *cli_find_command(const char *name);

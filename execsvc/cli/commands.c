@@ -15,14 +15,17 @@ static const char exec_usage[] =
     "                        to, so it is never started twice\n"
     "      --detach          prints its ID once it has started, and leaves it to itself\n"
     "      --timeout SECONDS ends it after this time (fractions are allowed)\n"
-    "      --on-disconnect continue|kill   when this program is gone: the command goes on, or\n"
-    "                        (as long as nobody says otherwise) is ended after a while\n"
-    "      --reattach SECONDS for how long a lost connection is made again (60)\n"
+    "      --on-disconnect continue|kill\n"
+    "                        when this program is gone the command goes on, or is ended after a\n"
+    "                        while, which is the default\n"
+    "      --reattach SECONDS\n"
+    "                        for how long a lost connection is made again (60)\n"
     "      --max-output N    bytes of each stream that are kept for logs and attach\n"
     "      --merge           standard error goes into standard output, in order\n"
     "      --json            prints one JSON object: the verdict and the output\n"
-    "      --persist SECONDS how long the connection is held for later commands; --no-persist: it\n"
-    "                        is this one's alone. See `berth help connection`\n"
+    "      --persist SECONDS  how long the connection is held for later commands; see\n"
+    "                        `berth help connection`\n"
+    "      --no-persist      the connection is this command's alone\n"
     "\n"
     "Exit status: the command's; 128+n if signal n ended it; 124 timed out; 127 no such\n"
     "program; 126 it cannot be run; 125 not started by fault of berth (also a wrong command\n"
@@ -56,6 +59,7 @@ const struct cli_command cli_commands[] = {
      connection_usage},
     {"cache", cmd_cache, "what mounts keep on this machine's disk", cache_usage},
     {"doctor", cmd_doctor, "find out what is wrong, and what to do", doctor_usage},
+    {"complete", cmd_complete, NULL, ""},
     {"help", cmd_help, "explain a command", help_usage},
     {0},
 };

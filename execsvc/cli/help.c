@@ -18,6 +18,19 @@ static const struct {
     {"diagnose", "doctor"}, {"prune", "visibility"}, {"hide", "visibility"},
 };
 
+const char help_options[] =
+    "  --url URL           the service: unix:/path, https://host:port,\n"
+    "                      http://loopback:port, or 'exec:COMMAND …', whose input\n"
+    "                      and output are the stream\n"
+    "  --token-file FILE   bearer token for https and http (its first line)\n"
+    "  --ca-file FILE      authority that signed the service's certificate\n"
+    "  --cert-file FILE    our own certificate, if the service asks for one\n"
+    "  --key-file FILE     and its key\n"
+    "  --config FILE       instead of ~/.config/berth/berth.json\n"
+    "  --persist SECONDS   how long berth exec holds a connection for the next\n"
+    "                      command (600); --no-persist: not at all\n"
+    "  --version\n";
+
 void help_print_overview(void)
 {
     (void)fputs("usage: berth [OPTION…] COMMAND [ARG…]\n"
@@ -27,21 +40,13 @@ void help_print_overview(void)
                 "Commands\n",
                 stdout);
     for (const struct cli_command *c = cli_commands; c->name; c++)
-        (void)printf("  %-10s %s\n", c->name, c->summary);
+        if (c->summary)
+            (void)printf("  %-10s %s\n", c->name, c->summary);
     (void)fputs("\n"
-                "Options, before the command\n"
-                "  --url URL           the service: unix:/path, https://host:port,\n"
-                "                      http://loopback:port, or 'exec:COMMAND …', whose input\n"
-                "                      and output are the stream\n"
-                "  --token-file FILE   bearer token for https and http (its first line)\n"
-                "  --ca-file FILE      authority that signed the service's certificate\n"
-                "  --cert-file FILE    our own certificate, if the service asks for one\n"
-                "  --key-file FILE     and its key\n"
-                "  --config FILE       instead of ~/.config/berth/berth.json\n"
-                "  --persist SECONDS   how long berth exec holds a connection for the next\n"
-                "                      command (600); --no-persist: not at all\n"
-                "  --version\n"
-                "\n"
+                "Options, before the command\n",
+                stdout);
+    (void)fputs(help_options, stdout);
+    (void)fputs("\n"
                 "Each has a variable too: BERTH_URL, BERTH_TOKEN_FILE (or BERTH_TOKEN),\n"
                 "BERTH_CA_FILE, BERTH_CERT_FILE, BERTH_KEY_FILE. Without any of them, berth talks\n"
                 "to the service of this machine.\n"
@@ -82,7 +87,8 @@ const char *help_suggest(const char *word)
 {
     struct nearest n = {.edits = SIZE_MAX};
     for (const struct cli_command *c = cli_commands; c->name; c++)
-        consider(&n, word, c->name, c->name);
+        if (c->summary)
+            consider(&n, word, c->name, c->name);
     for (size_t i = 0; i < ARRAY_SIZE(habits); i++)
         consider(&n, word, habits[i].word, habits[i].command);
     return n.command;

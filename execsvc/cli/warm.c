@@ -230,11 +230,13 @@ int cli_reach_warm(struct cli *cli, struct client **ret, struct failure *ret_fai
             cli->way = "mount";
         if (r < 0)
             r = connect_any(directory, identity, &cli->way, ret);
-        if (r < 0 && is_worth_holding(&cli->settings))
+        if (r < 0 && !cli->passive && is_worth_holding(&cli->settings))
             r = connect_held(cli, directory, identity, ret, ret_failure);
     }
     if (r == 0 || r == -ECONNABORTED)
         return r;
+    if (cli->passive && strncmp(cli->settings.url, "exec:", 5) == 0)
+        return failure_set(ret_failure, -ENOENT, "there is no connection");
     cli->way = "direct";
     return client_connect(&stream, CLI_AGENT, ret, ret_failure);
 }

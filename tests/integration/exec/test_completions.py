@@ -1,0 +1,86 @@
+"""Completion in the shells themselves, as a user's key asks for it."""
+
+import re
+
+import pexpect
+import pytest
+
+from lib.exec_client import WORKSPACE
+from lib.harness import REPOSITORY
+
+pytestmark = pytest.mark.timeout(90)
+
+SCRIPTS = REPOSITORY / "contrib/completions"
+BEGIN = {
+    "bash": (["--norc", "--noprofile", "-i"], f"PS1='ready> '; source {SCRIPTS}/berth.bash"),
+    "zsh": (["-f", "-i"], f"PS1='ready> '; fpath=({SCRIPTS} $fpath); autoload -U compinit; compinit -u -D;"
+                          " unsetopt zle_bracketed_paste"),
+}
+
+
+@pytest.fixture(params=["bash", "zsh"])
+def shell(request, harness, service, tree):
+    arguments, script = BEGIN[request.param]
+    child = pexpect.spawn(request.param, arguments, timeout=20, dimensions=(40, 150), cwd=str(harness.directory),
+                          env={**service.client_env(), "TERM": "dumb", "HOME": str(harness.directory)})
+    child.sendline(f"{script}; echo se''tup")
+    child.expect("setup\r\n")
+    child.expect("ready> ")
+    child.name = request.param
+    yield child
+    child.close(force=True)
+
+
+@pytest.mark.parametrize("typed,completed", [
+    ("berth conn", "berth connection "),
+    ("berth exec --work", "berth exec --workspace "),
+    (f"berth exec -w {WORKSPACE[:2]}", f"berth exec -w {WORKSPACE} "),
+    (f"berth rm {WORKSPACE[:2]}", f"berth rm {WORKSPACE} "),
+    ("berth exec --on-disconnect c", "berth exec --on-disconnect continue "),
+    ("berth kill -s TST", "berth kill -s TSTP "),
+])
+def test_a_key_completes(shell, typed, completed):
+    shell.send(typed + "\t")
+    shell.expect(re.escape(completed[len(typed):].strip()))
+
+
+@pytest.mark.parametrize("line,candidates", [
+    ("berth sh", ["shell"]),
+    (f"berth exec -w {WORKSPACE[:2]}", [WORKSPACE]),
+    ("berth exec --work", ["--workspace"]),
+    ("berth exec --on-disconnect ", ["continue", "kill"]),
+    ("berth help umo", ["umount"]),
+])
+def test_fish(run, service, tree, line, candidates):
+    out = run(["fish", "--no-config", "-c", f"source {SCRIPTS}/berth.fish; complete -C '{line}'"],
+              env=service.client_env(), check=True).stdout
+    assert [row.split("\t")[0] for row in out.splitlines()] == candidates
+
+
+def test_what_berth_answers(run_berth, tree):
+    def ask(*words, **keywords):
+        return [line.split("\t")[0] for line in
+                run_berth("complete", "--", *words, check=True, **keywords).stdout.splitlines()]
+
+    run_berth("create", "T/1:x", "two words", "nasty\n\x1b[2J", check=True)
+    assert set(ask("rm", "")) == {WORKSPACE, "T/1:x", "two words"}
+    assert ask("rm", "T/") == ["T/1:x"]
+    assert "exec" in ask("") and "complete" not in ask("") and "--url" in ask("--u")
+    # Behind exec's own words nothing of ours belongs.
+    assert ask("exec", "-w", WORKSPACE, "--", "") == []
+    assert ask("exec", "ls", "-") == []
+    assert "--json" in ask("exec", "-it", "-w", WORKSPACE, "-")
+    assert ask("nonsense", "") == []
+    assert ask("--url", "unix:/nowhere", "rm", "") == []
+
+
+def test_every_option_of_a_command_is_completed(run_berth):
+    """Help pages are where options come from, so they must be complete."""
+    source = REPOSITORY / "execsvc/cli"
+    for command, file in (("exec", "exec_options.c"), ("ps", "cmd_ps.c"), ("kill", "cmd_kill.c"),
+                          ("connection", "cmd_connection.c"), ("ls", "cmd_ls.c"), ("cache", "cmd_cache.c")):
+        text = (source / file).read_text()
+        table = text[text.index("options[] = {"):]
+        names = set(re.findall(r'\{"([a-z-]+)",', table[:table.index("{0}")])) - {"help", "cwd"}
+        told = run_berth("complete", "--", command, "--", check=True).stdout
+        assert {line.split("\t")[0] for line in told.splitlines()} >= {f"--{name}" for name in names}, command
