@@ -19,6 +19,8 @@ struct connection {
     struct event *expire; /* calls in flight, while the session is suspended */
     int event_fd;
     uint8_t service_id[16];
+    struct session_resume last; /* what is said of a session that is over: it is to end */
+    bool had_session;
 };
 
 static int greet(void *rules, struct client *client, struct failure *ret_failure)
@@ -32,10 +34,20 @@ static void release_rules(void *rules)
     visibility_rules_unref(rules);
 }
 
+/* The session to go on with, or to be named as one that was and is over; NULL: there was none. */
+static const struct session_resume *resume_point(const struct driver *d,
+                                                 struct session_resume *point)
+{
+    const struct connection *c = d->connection;
+    *point = d->suspended ? client_resume_point(d->suspended) : c->last;
+    return d->suspended || c->had_session ? point : NULL;
+}
+
 static void reconnect(struct driver *d)
 {
     struct connection *c = d->connection;
     struct session_resume point;
+    const struct session_resume *resumes = resume_point(d, &point);
     const struct connector_options options = {
         .stream = client_settings_stream(d->settings),
         .agent = DRIVER_AGENT,
@@ -44,9 +56,7 @@ static void reconnect(struct driver *d)
         .context = d->rules ? visibility_rules_ref(d->rules) : NULL,
         .event_fd = c->event_fd,
     };
-    if (d->suspended)
-        point = client_resume_point(d->suspended);
-    int r = connector_start(&options, d->suspended ? &point : NULL, &c->connector);
+    int r = connector_start(&options, resumes, &c->connector);
     if (r < 0) {
         log_error("cannot start a thread to connect again: %s", strerror(-r));
         release_rules(options.context);
@@ -128,9 +138,7 @@ static void on_expire(evutil_socket_t fd, short what, void *context)
     if (!connector)
         return;
     struct session_resume point;
-    if (d->suspended)
-        point = client_resume_point(d->suspended);
-    connector_set_resume(connector, d->suspended ? &point : NULL);
+    connector_set_resume(connector, resume_point(d, &point));
 }
 
 static void give_back_dirents(struct driver *d, const struct wire_list *entries)
@@ -186,8 +194,14 @@ static int attach(struct driver *d, struct client *client)
         client_set_deadline_ms(client, d->options->timeout_ms);
     d->client = client;
     control_set_client(d->control, client, NULL);
-    if (client_peer(client)->features & WIRE_FEATURE_RESUME)
+    if (client_peer(client)->features & WIRE_FEATURE_RESUME) {
+        struct connection *c = d->connection;
         supervisor_session(d->supervisor, client_peer(client)->key);
+        /* Nobody has received so much, which ends it if it is there still. */
+        c->last = (struct session_resume){.received = UINT64_MAX};
+        memcpy(c->last.key, client_peer(client)->key, sizeof c->last.key);
+        c->had_session = true;
+    }
     return 0;
 }
 

@@ -315,6 +315,11 @@ bool connection_abandoned(const struct connection *c, uint64_t tag)
     return tag <= c->abandoned;
 }
 
+bool connection_returns(const struct connection *c)
+{
+    return c->returns;
+}
+
 void connection_set_writer(struct connection *c, bool writer)
 {
     c->writer = writer;

@@ -40,6 +40,7 @@ struct connection {
     uint64_t abandoned;         /* requests up to this tag are refused */
     uint64_t parked_ns;         /* PARKED: since when */
     struct connection *resumes; /* HELLO: PARKED, and gets this one's stream */
+    bool returns;               /* see connection_returns */
     bool writer;                /* see connection_set_writer */
     bool dirty;
     bool starved; /* a stream waits for output to drain */

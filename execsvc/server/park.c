@@ -138,6 +138,7 @@ bool park_find(void *context, const struct session_resume *asked, uint64_t *ret_
                            (unsigned long long)c->id, c->peer.name);
         return false;
     }
+    c->returns = !p;
     if (!p || s->stopping)
         return false;
     if (session_resume(p->session, asked->received) < 0) {

@@ -1,5 +1,6 @@
 #include "server/service.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -273,6 +274,18 @@ static int new_events(struct service *service)
     return 0;
 }
 
+static int remember_leases(struct server *s)
+{
+    _cleanup_free_ char *path = NULL;
+    if (asprintf(&path, "%s/leases", store_root(s->store)) < 0)
+        return -ENOMEM;
+    int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return -errno;
+    subscribers_remember(s->subscribers, fd);
+    return 0;
+}
+
 static int new_parts(struct service *service, const struct spawn_limits *limits)
 {
     struct server *s = &service->server;
@@ -289,6 +302,8 @@ static int new_parts(struct service *service, const struct spawn_limits *limits)
         r = lock_waits_new(s->base, &s->lock_waits);
     if (r == 0)
         r = subscribers_new(s->base, &s->subscribers);
+    if (r == 0)
+        r = remember_leases(s);
     if (r == 0)
         r = exec_service_new(s->base, s->store, s->subscribers, &s->exec);
     if (r == 0) {

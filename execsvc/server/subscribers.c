@@ -1,5 +1,7 @@
 #include "server/subscribers.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/queue.h>
 
@@ -24,6 +26,7 @@ struct subscriber {
     uint64_t sent, seen;
     uint64_t asked, synced; /* numbers of SYNC */
     uint64_t lease_end_ns;  /* by our clock, the margin included; 0: it has none */
+    bool returns;           /* has not confirmed yet, and had a lease of an earlier service */
 };
 
 struct target {
@@ -51,10 +54,45 @@ struct subscribers {
     LIST_HEAD(, subscriber) list;
     LIST_HEAD(, barrier) barriers;
     size_t count;
-    uint64_t ghosts_end_ns; /* leases of those that are gone */
+    uint64_t gone_end_ns;    /* leases of those that are gone, */
+    size_t gone;             /* how many, at most */
+    uint64_t earlier_end_ns; /* and of an earlier service's, */
+    size_t earlier;          /* of whom so many have not come back */
+    int leases_fd;           /* -1: none */
     int event_fd;
     struct event *woken;
 };
+
+/* --- leases of those that are gone -------------------------------------------------- */
+
+static uint64_t ghosts_end(const struct subscribers *all)
+{
+    uint64_t earlier = all->earlier ? all->earlier_end_ns : 0;
+    return all->gone_end_ns > earlier ? all->gone_end_ns : earlier;
+}
+
+/* Not synchronised: what the death of this process leaves is what counts. */
+static void write_leases(struct subscribers *all)
+{
+    char text[32];
+    if (all->leases_fd < 0)
+        return;
+    if (all->gone_end_ns <= clock_monotonic_ns())
+        all->gone = 0;
+    int len = snprintf(text, sizeof text, "%20zu\n", all->count + all->gone);
+    if (pwrite(all->leases_fd, text, (size_t)len, 0) != len)
+        log_warning("how many leases are given could not be noted");
+}
+
+void subscribers_remember(struct subscribers *all, int fd)
+{
+    char text[32] = "";
+    if (pread(fd, text, sizeof text - 1, 0) > 0)
+        all->earlier = strtoul(text, NULL, 10);
+    all->earlier_end_ns = clock_monotonic_ns() + LEASE_NS;
+    all->leases_fd = fd;
+    write_leases(all);
+}
 
 /* --- barriers -------------------------------------------------------------------- */
 
@@ -108,11 +146,22 @@ static void notice(struct subscriber *s, bool gone)
         barrier_end(b);
 }
 
+/* Before what is noticed of s. */
+static void earlier_returned(struct subscribers *all)
+{
+    struct barrier *b;
+    if (!all->earlier || --all->earlier || all->gone_end_ns > clock_monotonic_ns())
+        return;
+    LIST_FOREACH(b, &all->barriers, link)
+    b->ghosts = false;
+}
+
 /* --- subscribers ------------------------------------------------------------------ */
 
 static void subscriber_end(struct subscriber *s)
 {
     s->all->count--;
+    write_leases(s->all);
     LIST_REMOVE(s, link);
     subscription_close(s->subscription);
     notice(s, true);
@@ -122,8 +171,9 @@ static void subscriber_end(struct subscriber *s)
 static void on_gone(void *context)
 {
     struct subscriber *s = context;
-    if (s->lease_end_ns > s->all->ghosts_end_ns)
-        s->all->ghosts_end_ns = s->lease_end_ns;
+    if (s->lease_end_ns > s->all->gone_end_ns)
+        s->all->gone_end_ns = s->lease_end_ns;
+    s->all->gone += s->lease_end_ns > clock_monotonic_ns();
     subscriber_end(s);
 }
 
@@ -211,6 +261,11 @@ static void on_message(void *context, const struct wire_message *m)
         const struct wire_message ok = {.type = WIRE_OK};
         call_reply(s->call, &ok);
         subscriber_end(s);
+    } else if (m->type == WIRE_SEEN && s->returns) {
+        s->returns = false;
+        s->seen = m->seen.position <= s->sent ? m->seen.position : s->seen;
+        earlier_returned(s->all);
+        notice(s, false);
     } else if (m->type == WIRE_SEEN && m->seen.position > s->seen && m->seen.position <= s->sent) {
         s->seen = m->seen.position;
         notice(s, false);
@@ -249,8 +304,10 @@ void subscribers_open(struct subscribers *all, struct call *call, struct file_se
     s->all = all;
     s->call = call;
     s->session = session;
+    s->returns = connection_returns(call->connection);
     LIST_INSERT_HEAD(&all->list, s, link);
     all->count++;
+    write_leases(all);
     const struct call_events events = {
         .message = on_message, .writable = on_writable, .gone = on_gone, .context = s};
     call_set_events(call, &events);
@@ -287,7 +344,7 @@ static uint64_t patience_end(const struct subscriber *s, uint64_t started_ns)
 
 static void set_deadline(struct barrier *b, uint64_t now)
 {
-    uint64_t first = b->ghosts ? b->all->ghosts_end_ns : UINT64_MAX;
+    uint64_t first = b->ghosts ? ghosts_end(b->all) : UINT64_MAX;
     for (size_t i = 0; i < b->count; i++) {
         const struct subscriber *s = b->targets[i].subscriber;
         uint64_t end = s ? patience_end(s, b->started_ns) : UINT64_MAX;
@@ -309,7 +366,7 @@ static void on_deadline(evutil_socket_t fd, short what, void *context)
         barrier_end(b);
         return;
     }
-    if (b->ghosts && b->all->ghosts_end_ns <= now) {
+    if (b->ghosts && ghosts_end(b->all) <= now) {
         b->ghosts = false;
         b->all_seen = false;
     }
@@ -340,7 +397,7 @@ void subscribers_wait(struct subscribers *all, const struct file_session *except
 {
     *ret = NULL;
     uint64_t now = clock_monotonic_ns();
-    bool ghosts = all->ghosts_end_ns > now;
+    bool ghosts = ghosts_end(all) > now;
     struct barrier *b = NULL;
     struct subscriber *s;
     bool memory = true;
@@ -440,6 +497,7 @@ int subscribers_new(struct event_base *base, struct subscribers **ret)
     if (!all)
         return -ENOMEM;
     all->base = base;
+    all->leases_fd = -1;
     LIST_INIT(&all->list);
     LIST_INIT(&all->barriers);
     all->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -464,6 +522,7 @@ void subscribers_free(struct subscribers *all)
     if (all->woken)
         event_free(all->woken);
     close_fd(&all->event_fd);
+    close_fd(&all->leases_fd);
     free(all);
 }
 

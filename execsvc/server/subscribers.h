@@ -7,7 +7,12 @@
  * PING that was answered so; by ours, that and a margin after the answer. For so long one is waited
  * for whose connection we have lost, since it may not know yet that it has. One with a connection
  * that does not answer within the same time is cut off, and while somebody waits its lease is not
- * prolonged. */
+ * prolonged.
+ *
+ * A service that is killed leaves leases behind. How many it gave is in a file, and the one that
+ * follows waits for them as for those of clients that are gone, until as many have come back: a
+ * client that asks for a session which is not there any more had it with the earlier service, and
+ * has forgotten what it knew when it confirms for the first time. */
 #pragma once
 
 #include <event2/event.h>
@@ -31,6 +36,10 @@ struct barrier;
 
 /* -ENOMEM, and others of the descriptor. */
 int subscribers_new(struct event_base *base, struct subscribers **ret);
+
+/* Takes fd, of the file that says how many leases an earlier service has given, and from now on how
+ * many this one has. */
+void subscribers_remember(struct subscribers *s, int fd);
 
 /* All calls and barriers have ended. NULL is allowed. */
 void subscribers_free(struct subscribers *s);

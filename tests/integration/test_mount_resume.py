@@ -140,6 +140,36 @@ def test_nobody_is_shown_what_was_before_a_barrier(place, service):
     assert (mount.path / "f").read_bytes() == b"new"
 
 
+def test_nobody_is_shown_what_was_before_a_barrier_of_another_service(place, service):
+    """That has been killed has given a lease, of which the next one must know."""
+    relay, mount, tree = place
+    (tree / "f").write_bytes(b"old")
+    assert (mount.path / "f").read_bytes() == b"old"
+    relay.refuse()
+    relay.half_open()
+    service.kill()
+    service = service.restart()
+    with ExecClient(service.socket) as client:
+        verdict = client.run(WORKSPACE, ["sh", "-c", "printf new > f"]).verdict
+    assert verdict.code == 0 and verdict.coherence == 0
+    relay.refuse(False)
+    assert (mount.path / "f").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_who_has_come_back_to_another_service_is_not_waited_for(place, service, how):
+    relay, mount, tree = place
+    (tree / "f").write_bytes(b"old")
+    assert (mount.path / "f").read_bytes() == b"old"
+    getattr(service, how)()
+    service = service.restart()
+    harness.wait_until(lambda: mount.stats()["coherent"], what="the connection")
+    with ExecClient(service.socket) as client:
+        verdict = client.run(WORKSPACE, ["sh", "-c", "printf new > f"]).verdict
+    assert verdict.code == 0 and verdict.coherence == 1
+    assert (mount.path / "f").read_bytes() == b"new"
+
+
 def test_a_mount_that_is_taken_down_while_it_is_cut_off_leaves_no_session(place, service, start_mount, run_berth):
     """Whose locks nobody could have for a minute. Its goodbye comes when there is a way for it."""
     relay, mount, tree = place
