@@ -109,6 +109,11 @@ static void timer_add(struct event *timer, uint64_t ms)
     (void)event_add(timer, &time);
 }
 
+static uint64_t timeout_bounded(uint64_t ms)
+{
+    return ms < TIMEOUT_MAX_MS ? ms : TIMEOUT_MAX_MS;
+}
+
 /* --- verdicts -------------------------------------------------------------------- */
 
 /* What a shell's $? would be: 127 when there is no such file, 126 when it cannot be run, and
@@ -395,7 +400,14 @@ void command_terminate(struct command *c, enum wire_verdict why, const char *tex
 
 static void on_timeout(evutil_socket_t fd, short what, void *context)
 {
-    command_terminate(context, WIRE_VERDICT_TIMED_OUT, NULL);
+    struct command *c = context;
+    uint64_t deadline_ns = c->started_ns + timeout_bounded(c->verdict.timeout_ms) * NSEC_PER_MSEC;
+    uint64_t now = clock_monotonic_ns();
+    /* The loop's clock is coarse: it may be early by a tick. */
+    if (now < deadline_ns)
+        timer_add(c->timeout, (deadline_ns - now) / NSEC_PER_MSEC + 1);
+    else
+        command_terminate(c, WIRE_VERDICT_TIMED_OUT, NULL);
 }
 
 int command_signal(struct command *c, uint32_t signal)
@@ -548,8 +560,7 @@ int command_start(struct event_base *base, const struct command_options *options
         return r;
     }
     if (options->timeout_ms > 0)
-        timer_add(c->timeout,
-                  options->timeout_ms < TIMEOUT_MAX_MS ? options->timeout_ms : TIMEOUT_MAX_MS);
+        timer_add(c->timeout, timeout_bounded(options->timeout_ms));
     *ret = c;
     return 0;
 }

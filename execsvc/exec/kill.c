@@ -34,6 +34,7 @@ struct kill_set {
     enum wire_means means;
     struct confinement *confinement;
     struct cgroup *cgroup;
+    struct sandbox *sandbox; /* held */
     struct monitor monitor;
     pid_t leader;       /* 0: not started */
     int leader_pidfd;   /* a copy of our own */
@@ -70,7 +71,14 @@ int kill_set_new(struct confinement *confinement, struct kill_set **ret)
 int kill_set_spawn(struct kill_set *set, const struct spawn_options *options,
                    struct spawn_child *ret, enum wire_exec_stage *ret_stage)
 {
+    if (set->confinement) {
+        *ret_stage = WIRE_STAGE_CONFINE;
+        int r = confinement_hold_sandbox(set->confinement, options->root, &set->sandbox);
+        if (r < 0)
+            return r;
+    }
     const struct spawn_place place = {
+        .sandbox = set->sandbox,
         .cgroup = by_cgroup(set) ? cgroup_fd(set->cgroup) : -1,
         .monitored = !by_cgroup(set),
     };
@@ -412,6 +420,8 @@ void kill_set_free(struct kill_set *set)
     reap(set, &set->monitor.pidfd);
     reap(set, &set->leader_pidfd);
     cgroup_free(set->cgroup);
+    if (set->sandbox)
+        confinement_release_sandbox(set->confinement, set->sandbox);
     struct member *m;
     for (size_t i = 0; (m = table_next(&set->members, &i));)
         free(m);

@@ -1,6 +1,7 @@
 #include "exec/spawn.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/close_range.h>
 #include <linux/sched.h>
 #include <poll.h>
@@ -16,6 +17,7 @@
 
 #include "base/cleanup.h"
 #include "confine/cgroup.h"
+#include "confine/sandbox.h"
 #include "exec/beneath.h"
 
 /* Numbers of descriptors in the child. Everything from FIRST_CLOSED on is closed. */
@@ -30,7 +32,8 @@ enum child_fd { CHILD_REPORT = 3, CHILD_ROOT = 4, CHILD_FIRST_CLOSED = 5 };
 /* Nicer to ourselves than a command can be, and less so than what keeps a machine alive. */
 #define SERVICE_NICE (-11)
 
-/* How long a monitor may take to fork; far above what it needs on a machine that is busy. */
+/* How long those between us and the leader may take to fork; far above what it needs on a machine
+ * that is busy. */
 #define HANDOFF_MS 10000
 
 struct child_report {
@@ -40,10 +43,11 @@ struct child_report {
     uint32_t exists;
 };
 
-/* From whoever forked the leader to the service, with the leader's pidfd if there is one. */
+/* From a process between the service and the leader, with the pidfd of the one it has forked. */
 struct handoff {
+    int32_t monitor; /* 1: the one forked is a monitor, 0: the leader */
+    int32_t stage;   /* and error: why there is none */
     int32_t error;
-    int32_t pid; /* as the forking process sees it */
 };
 
 /* The kernel's own sigaction: glibc hides two signals that it uses itself, and an ignored
@@ -177,8 +181,32 @@ static int child_set_up(const struct spawn_options *options, int *report)
     return 0;
 }
 
-static int child_change_directory(const struct spawn_options *options)
+/* In a sandbox the workspace is reached through a mount of the sandbox's own, or a path from there
+ * would lead nowhere: found by its name, and the same by its identity. */
+static int child_enter_root(const char *path)
 {
+    struct stat outside, inside;
+    int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    if (fstat(CHILD_ROOT, &outside) < 0 || fstat(fd, &inside) < 0)
+        return -errno;
+    if (outside.st_dev != inside.st_dev || outside.st_ino != inside.st_ino)
+        return -ESTALE;
+    if (dup3(fd, CHILD_ROOT, O_CLOEXEC) < 0)
+        return -errno;
+    (void)close(fd);
+    return 0;
+}
+
+static int child_change_directory(const struct spawn_options *options, const char *root_path)
+{
+    if (root_path[0]) {
+        int r = child_enter_root(root_path);
+        if (r < 0)
+            return r;
+    }
+
     int fd = beneath_open_directory(CHILD_ROOT, options->cwd);
     if (fd < 0)
         return fd;
@@ -216,12 +244,13 @@ static _Noreturn void child_execute(const struct spawn_options *options, int rep
     child_fail(report, WIRE_STAGE_EXECVE, -error, failed, false);
 }
 
-static _Noreturn void child_run(const struct spawn_options *options, int report)
+static _Noreturn void child_run(const struct spawn_options *options, const char *root_path,
+                                int report)
 {
     int r = child_set_up(options, &report);
     if (r < 0)
         child_fail(report, WIRE_STAGE_SETUP, r, 0, false);
-    r = child_change_directory(options);
+    r = child_change_directory(options, root_path);
     if (r < 0)
         child_fail(report, WIRE_STAGE_CWD, r, 0, false);
     /* Last: a signal that came meanwhile now finds its default action. */
@@ -232,58 +261,52 @@ static _Noreturn void child_run(const struct spawn_options *options, int report)
 
 /* --- forking --------------------------------------------------------------------- */
 
+/* What is forked for, and from what. */
+struct birth {
+    const struct spawn_options *options;
+    char root_path[PATH_MAX]; /* of the workspace, when there is a sandbox; else "" */
+    int report;
+    int channel; /* of those between us and the leader: their end */
+};
+
 /* Without clone3 (before Linux 5.3, or behind a seccomp filter), or without its flag for cgroups.
- * The child cannot be reaped before we open its descriptor, so its number cannot have become
- * another process's. */
-static pid_t fork_with_pidfd(int cgroup, int *ret_pidfd, bool *ret_joins)
+ */
+static pid_t clone_the_old_way(uint64_t flags, int cgroup, int *ret_pidfd)
 {
-    pid_t pid = _Fork();
-    *ret_joins = cgroup >= 0;
-    if (pid <= 0)
-        return pid < 0 ? -errno : 0;
+    long signal = flags & CLONE_PARENT ? 0 : SIGCHLD;
+    pid_t pid = (pid_t)syscall(SYS_clone, (long)flags | CLONE_PIDFD | signal, 0, ret_pidfd, 0, 0);
     /* So that it is there when we return. */
-    if (cgroup >= 0)
+    if (pid > 0 && cgroup >= 0)
         (void)cgroup_join(cgroup, pid);
-    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (fd < 0) {
-        int error = errno;
-        (void)kill(pid, SIGKILL);
-        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-            ;
-        return -error;
-    }
-    *ret_pidfd = fd;
-    return pid;
+    return pid < 0 ? -errno : pid;
 }
 
-/* *ret_joins: the child is not in its cgroup, and must join it before it does anything else. */
-static pid_t clone_with_pidfd(int cgroup, int *ret_pidfd, bool *ret_joins)
+/* flags: 0 or CLONE_PARENT. *ret_joins: the child is not in its cgroup, and must join it before it
+ * does anything else. */
+static pid_t clone_with_pidfd(uint64_t flags, int cgroup, int *ret_pidfd, bool *ret_joins)
 {
-    int pidfd = -1;
-    *ret_joins = false;
     struct clone_args args = {
-        .flags = CLONE_PIDFD | CLONE_CLEAR_SIGHAND | (cgroup >= 0 ? CLONE_INTO_CGROUP : 0),
-        .pidfd = (uint64_t)(uintptr_t)&pidfd,
-        .exit_signal = SIGCHLD,
+        .flags = flags | CLONE_PIDFD | CLONE_CLEAR_SIGHAND | (cgroup >= 0 ? CLONE_INTO_CGROUP : 0),
+        .pidfd = (uint64_t)(uintptr_t)ret_pidfd,
+        .exit_signal = flags & CLONE_PARENT ? 0 : SIGCHLD,
         .cgroup = cgroup >= 0 ? (uint64_t)cgroup : 0,
     };
+    *ret_joins = false;
     long pid = syscall(SYS_clone3, &args, sizeof args);
     /* EINVAL, E2BIG: a kernel that has clone3 but not the flag or field; EPERM: filters of old
      * container engines. */
-    if (pid < 0 && (errno == ENOSYS || errno == EINVAL || errno == E2BIG || errno == EPERM))
-        return fork_with_pidfd(cgroup, ret_pidfd, ret_joins);
-    if (pid < 0)
-        return -errno;
-    *ret_pidfd = pidfd;
-    return (pid_t)pid;
+    if (pid < 0 && (errno == ENOSYS || errno == EINVAL || errno == E2BIG || errno == EPERM)) {
+        *ret_joins = cgroup >= 0;
+        return clone_the_old_way(flags, cgroup, ret_pidfd);
+    }
+    return pid < 0 ? -errno : (pid_t)pid;
 }
 
-/* --- in the monitor: async-signal-safe functions only ---------------------------- */
+/* --- between us and the leader: async-signal-safe functions only ------------------ */
 
-static void handoff_send(int channel, int error, pid_t pid, int pidfd)
+static void handoff_send(int channel, const struct handoff *handoff, int pidfd)
 {
-    struct handoff message = {.error = error, .pid = pid};
-    struct iovec data = {.iov_base = &message, .iov_len = sizeof message};
+    struct iovec data = {.iov_base = (void *)(uintptr_t)handoff, .iov_len = sizeof *handoff};
     union {
         struct cmsghdr header;
         char space[CMSG_SPACE(sizeof(int))];
@@ -301,33 +324,70 @@ static void handoff_send(int channel, int error, pid_t pid, int pidfd)
     (void)sendmsg(channel, &m, MSG_NOSIGNAL);
 }
 
-static _Noreturn void monitor_child(const struct spawn_options *options, int report, int channel)
+static _Noreturn void handoff_fail(const struct birth *b, enum wire_exec_stage stage, int error)
+{
+    const struct handoff failed = {.stage = stage, .error = error};
+    handoff_send(b->channel, &failed, -1);
+    _exit(0);
+}
+
+static _Noreturn void leader_run(const struct birth *b, bool joins)
+{
+    int r = joins ? cgroup_join(b->options->place->cgroup, 0) : 0;
+    if (r < 0)
+        child_fail(b->report, WIRE_STAGE_SETUP, r, 0, false);
+    child_run(b->options, b->root_path, b->report);
+}
+
+static _Noreturn void monitor_child(const struct birth *b)
 {
     child_reset_signals();
     /* Out of reach of what signals a group or hangs up a terminal. */
     (void)setsid();
     (void)prctl(PR_SET_NAME, "berth-monitor");
-    if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0) {
-        handoff_send(channel, -errno, 0, -1);
-        _exit(0);
-    }
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
+        handoff_fail(b, WIRE_STAGE_FORK, -errno);
     int pidfd = -1;
     bool joins;
-    pid_t pid = clone_with_pidfd(-1, &pidfd, &joins);
+    pid_t pid = clone_with_pidfd(0, -1, &pidfd, &joins);
     if (pid == 0)
-        child_run(options, report);
-    handoff_send(channel, pid < 0 ? pid : 0, pid, pidfd);
+        leader_run(b, joins);
     if (pid < 0)
-        _exit(0);
+        handoff_fail(b, WIRE_STAGE_FORK, pid);
+    const struct handoff leader = {.monitor = 0};
+    handoff_send(b->channel, &leader, pidfd);
     /* Whoever waits for the end of a pipe must not wait for us, whichever command's it is. */
-    int fd = dup3(channel, 0, O_CLOEXEC);
+    int fd = dup3(b->channel, 0, O_CLOEXEC);
     if (fd < 0 || syscall(SYS_close_range, 1, ~0U, 0) < 0)
         child_close_by_steps(1);
     monitor_run(0, pid);
 }
 
+/* Joins the sandbox and forks there a child of its own parent's: its children are inside, itself it
+ * is not. */
+static _Noreturn void usher_child(const struct birth *b)
+{
+    const struct spawn_place *place = b->options->place;
+    int r = sandbox_join(place->sandbox);
+    if (r < 0)
+        handoff_fail(b, WIRE_STAGE_CONFINE, r);
+    int pidfd = -1;
+    bool joins;
+    pid_t pid = clone_with_pidfd(CLONE_PARENT, place->cgroup, &pidfd, &joins);
+    if (pid == 0 && place->monitored)
+        monitor_child(b);
+    if (pid == 0)
+        leader_run(b, joins);
+    if (pid < 0)
+        handoff_fail(b, WIRE_STAGE_FORK, pid);
+    const struct handoff born = {.monitor = place->monitored};
+    handoff_send(b->channel, &born, pidfd);
+    _exit(0);
+}
+
 /* --- in the parent --------------------------------------------------------------- */
 
+/* One descriptor, as long as somebody can still send one. */
 static int handoff_receive(int channel, struct handoff *ret, int *ret_pidfd)
 {
     struct pollfd ready = {.fd = channel, .events = POLLIN};
@@ -357,83 +417,157 @@ static int handoff_receive(int channel, struct handoff *ret, int *ret_pidfd)
     return *ret_pidfd < 0 ? -EMFILE : 0;
 }
 
-static void kill_and_reap(pid_t pid, int *pidfd)
+/* The number of a pidfd's process as this process sees it. -ESRCH when it has been reaped. */
+static pid_t pidfd_pid(int pidfd)
 {
-    (void)syscall(SYS_pidfd_send_signal, *pidfd, SIGKILL, NULL, 0);
-    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-        ;
+    char path[64], text[512];
+    (void)snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (n < 0)
+        return -errno;
+    text[n] = 0;
+    const char *line = strstr(text, "\nPid:");
+    long pid = line ? strtol(line + 5, NULL, 10) : -1;
+    return pid > 0 ? (pid_t)pid : -ESRCH;
+}
+
+static void kill_and_reap(int *pidfd)
+{
+    siginfo_t info;
+    if (*pidfd >= 0 && syscall(SYS_pidfd_send_signal, *pidfd, SIGKILL, NULL, 0) == 0)
+        while (waitid(P_PIDFD, (id_t)*pidfd, &info, WEXITED | __WALL) < 0 && errno == EINTR)
+            ;
     close_fd(pidfd);
 }
 
-static int start_plain(const struct spawn_options *options, int report, struct spawn_child *child)
+/* Takes what there is to be handed over by those between us and the leader. */
+static int take_over(const struct spawn_place *place, int channel, struct spawn_child *child,
+                     enum wire_exec_stage *ret_stage)
 {
-    int cgroup = options->place ? options->place->cgroup : -1;
-    bool joins;
-    child->pid = clone_with_pidfd(cgroup, &child->pidfd, &joins);
-    if (child->pid == 0) {
-        int r = joins ? cgroup_join(cgroup, 0) : 0;
-        if (r < 0)
-            child_fail(report, WIRE_STAGE_SETUP, r, 0, false);
-        child_run(options, report);
+    bool have_monitor = !place->monitored || child->monitor.pidfd >= 0;
+    bool have_leader = false;
+    while (!have_monitor || !have_leader) {
+        struct handoff handoff = {.stage = WIRE_STAGE_FORK};
+        int pidfd = -1;
+        int r = handoff_receive(channel, &handoff, &pidfd);
+        if (r < 0) {
+            *ret_stage = (enum wire_exec_stage)handoff.stage;
+            return r;
+        }
+        pid_t pid = pidfd_pid(pidfd);
+        if (handoff.monitor) {
+            child->monitor.pidfd = pidfd;
+            child->monitor.pid = pid;
+            have_monitor = true;
+        } else {
+            child->pidfd = pidfd;
+            child->pid = pid;
+            have_leader = true;
+        }
+        if (pid < 0) {
+            *ret_stage = WIRE_STAGE_FORK;
+            return pid;
+        }
     }
+    return 0;
+}
+
+static int start_plain(struct birth *b, struct spawn_child *child)
+{
+    int cgroup = b->options->place ? b->options->place->cgroup : -1;
+    bool joins;
+    child->pid = clone_with_pidfd(0, cgroup, &child->pidfd, &joins);
+    if (child->pid == 0)
+        leader_run(b, joins);
     return child->pid < 0 ? child->pid : 0;
 }
 
-static int start_monitored(const struct spawn_options *options, int report,
-                           struct spawn_child *child)
+static int start_indirectly(struct birth *b, struct spawn_child *child,
+                            enum wire_exec_stage *ret_stage)
 {
+    const struct spawn_place *place = b->options->place;
     int ends[2];
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0) {
+        *ret_stage = WIRE_STAGE_PIPES;
         return -errno;
+    }
     _cleanup_close_ int ours = ends[0];
     _cleanup_close_ int theirs = ends[1];
-    struct monitor m = MONITOR_NONE;
+    _cleanup_close_ int first = -1; /* the usher's pidfd, or the monitor's */
     bool joins;
-    m.pid = clone_with_pidfd(-1, &m.pidfd, &joins);
-    if (m.pid == 0) {
+    b->channel = theirs;
+    pid_t pid = clone_with_pidfd(0, -1, &first, &joins);
+    if (pid == 0) {
         close_fd(&ours);
-        monitor_child(options, report, theirs);
+        if (place->sandbox)
+            usher_child(b);
+        monitor_child(b);
     }
-    if (m.pid < 0)
-        return m.pid;
+    if (pid < 0)
+        return pid;
     close_fd(&theirs);
-    struct handoff handoff;
-    int r = handoff_receive(ours, &handoff, &child->pidfd);
+    if (!place->sandbox)
+        child->monitor = (struct monitor){.pid = pid, .pidfd = take_fd(&first), .channel = -1};
+    int r = take_over(place, ours, child, ret_stage);
+    if (first >= 0) {
+        siginfo_t info;
+        /* An usher ends at once, and in any case when it is told to. */
+        if (r < 0)
+            (void)syscall(SYS_pidfd_send_signal, first, SIGKILL, NULL, 0);
+        while (waitid(P_PIDFD, (id_t)first, &info, WEXITED) < 0 && errno == EINTR)
+            ;
+    }
     if (r < 0) {
-        close_fd(&ours);
-        kill_and_reap(m.pid, &m.pidfd);
+        kill_and_reap(&child->monitor.pidfd);
+        if (place->monitored)
+            close_fd(&child->pidfd);
+        kill_and_reap(&child->pidfd);
         return r;
     }
-    m.channel = take_fd(&ours);
-    child->pid = handoff.pid;
-    child->monitor = m;
+    if (place->monitored)
+        child->monitor.channel = take_fd(&ours);
+    return 0;
+}
+
+static int read_root_path(struct birth *b)
+{
+    char link[64];
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", b->options->root);
+    ssize_t n = readlink(link, b->root_path, sizeof b->root_path - 1);
+    if (n < 0)
+        return -errno;
+    b->root_path[n] = 0;
     return 0;
 }
 
 int spawn_start(const struct spawn_options *options, struct spawn_child *ret,
                 enum wire_exec_stage *ret_stage)
 {
+    const struct spawn_place *place = options->place;
     int report[2];
-    if (pipe2(report, O_CLOEXEC | O_NONBLOCK) < 0) {
-        *ret_stage = WIRE_STAGE_PIPES;
+    *ret_stage = WIRE_STAGE_PIPES;
+    if (pipe2(report, O_CLOEXEC | O_NONBLOCK) < 0)
         return -errno;
-    }
     _cleanup_close_ int report_read = report[0];
     _cleanup_close_ int report_write = report[1];
     struct spawn_child child = SPAWN_CHILD_NONE;
+    struct birth b = {.options = options, .report = report_write, .channel = -1};
+    *ret_stage = WIRE_STAGE_CONFINE;
+    int r = place && place->sandbox ? read_root_path(&b) : 0;
+    if (r < 0)
+        return r;
 
     /* No handler of ours may run in the child, where its locks and pipes are the parent's. */
     const uint64_t all = ~UINT64_C(0);
     uint64_t old;
+    *ret_stage = WIRE_STAGE_FORK;
     signal_mask_set(&all, &old);
-    int r = options->place && options->place->monitored
-                ? start_monitored(options, report_write, &child)
-                : start_plain(options, report_write, &child);
+    r = place && (place->sandbox || place->monitored) ? start_indirectly(&b, &child, ret_stage)
+                                                      : start_plain(&b, &child);
     signal_mask_set(&old, NULL);
-    if (r < 0) {
-        *ret_stage = WIRE_STAGE_FORK;
+    if (r < 0)
         return r;
-    }
     child.report = take_fd(&report_read);
     *ret = child;
     return 0;

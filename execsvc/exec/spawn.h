@@ -26,10 +26,13 @@ void spawn_limits_read(struct spawn_limits *ret);
  * permitted nothing happens. */
 void spawn_raise_priority(void);
 
+struct sandbox;
+
 /* Where the child begins its life. */
 struct spawn_place {
-    int cgroup;     /* directory of its cgroup, or -1 */
-    bool monitored; /* below a monitor of its own; no cgroup then */
+    int cgroup;                    /* directory of its cgroup, or -1 */
+    bool monitored;                /* below a monitor of its own; no cgroup then */
+    const struct sandbox *sandbox; /* NULL: among this process's own */
 };
 
 /* All borrowed until spawn_start returns. */
@@ -56,8 +59,8 @@ struct spawn_child {
 #define SPAWN_CHILD_NONE \
     ((struct spawn_child){.pid = -1, .pidfd = -1, .report = -1, .monitor = MONITOR_NONE})
 
-/* Starts the child. 0, or a negative errno and the stage (PIPES or FORK). The caller reaps:
- * waitid(P_PIDFD) for the child or, if there is one, its monitor, which reaps the child. */
+/* Starts the child. 0, or a negative errno and the stage (PIPES, FORK or CONFINE). The caller
+ * reaps: waitid(P_PIDFD) for the child or, if there is one, its monitor, which reaps the child. */
 int spawn_start(const struct spawn_options *options, struct spawn_child *ret,
                 enum wire_exec_stage *ret_stage);
 

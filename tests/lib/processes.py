@@ -1,5 +1,6 @@
 """What processes there are, as /proc tells, and processes that can be told apart."""
 
+import contextlib
 import os
 import time
 
@@ -32,5 +33,13 @@ def state_of(pid):
     return open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0]
 
 
+def name_of(pid):
+    with contextlib.suppress(OSError):
+        return open(f"/proc/{pid}/comm").read().strip()
+    return None
+
+
 def children_of(pid):
-    return open(f"/proc/{pid}/task/{pid}/children").read().split()
+    """But for the inits of sandboxes, which outlive commands."""
+    children = open(f"/proc/{pid}/task/{pid}/children").read().split()
+    return [child for child in children if name_of(child) not in (None, "berth-init")]
