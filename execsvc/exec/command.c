@@ -316,6 +316,18 @@ static void verdict_from_wait(struct command *c, const siginfo_t *info)
 
 static void on_report(evutil_socket_t fd, short what, void *context);
 
+static void on_exited(evutil_socket_t fd, short what, void *context);
+
+static int wait_on(struct command *c, int fd)
+{
+    struct event *exited = event_new(c->base, fd, EV_READ | EV_PERSIST, on_exited, c);
+    if (!exited)
+        return -ENOMEM;
+    event_release(&c->exited);
+    c->exited = exited;
+    return event_add(exited, NULL) < 0 ? -ENOMEM : 0;
+}
+
 static void on_exited(evutil_socket_t fd, short what, void *context)
 {
     struct command *c = context;
@@ -324,8 +336,12 @@ static void on_exited(evutil_socket_t fd, short what, void *context)
         on_report(c->child.report, EV_READ, c);
     siginfo_t info = {0};
     int r = kill_set_wait(c->kill_set, &info);
-    if (r == -EAGAIN)
+    if (r == -EAGAIN) {
+        int now = kill_set_ended_fd(c->kill_set);
+        if (now != fd && wait_on(c, now) < 0)
+            command_terminate(c, WIRE_VERDICT_UNKNOWN, strerror(ENOMEM));
         return;
+    }
     if (r < 0) {
         c->verdict.verdict = WIRE_VERDICT_UNKNOWN;
         c->verdict.error = r;

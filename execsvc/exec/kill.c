@@ -21,6 +21,9 @@
 /* How long a killed process is waited for when nobody reaps it later. */
 #define REAP_WAIT_MS 1000
 
+/* How long whoever inherits a leader may take to reap it. */
+#define REAPED_BY_OTHERS_MS 50
+
 /* How long a monitor with nothing below it takes to end, at most: else one looks. */
 #define MONITOR_END_MS 5
 
@@ -39,6 +42,7 @@ struct kill_set {
     pid_t leader;       /* 0: not started */
     int leader_pidfd;   /* a copy of our own */
     bool leader_reaped; /* its number may be another's */
+    bool unwatched;     /* nothing comes from the monitor any more, and the leader lived */
     bool waited;        /* for the monitor to end behind it */
     bool empty;
     struct table members; /* by pid; a table, since a fork bomb makes tens of thousands */
@@ -99,7 +103,7 @@ int kill_set_spawn(struct kill_set *set, const struct spawn_options *options,
 
 int kill_set_ended_fd(const struct kill_set *set)
 {
-    return set->monitor.channel >= 0 ? set->monitor.channel : set->leader_pidfd;
+    return set->monitor.pid > 0 && !set->unwatched ? set->monitor.channel : set->leader_pidfd;
 }
 
 /* The monitor is gone without having been told to. Whatever has inherited the leader reaps it. */
@@ -109,17 +113,35 @@ static void set_lost(struct kill_set *set)
     set->leader_reaped = true;
 }
 
+/* Whoever has inherited the leader reaps it, soon after its end. */
+static int wait_for_inherited(const struct kill_set *set, siginfo_t *ret)
+{
+    struct pollfd ended = {.fd = set->leader_pidfd, .events = POLLIN};
+    if (poll(&ended, 1, 0) == 0)
+        return -EAGAIN;
+    int r;
+    for (int i = 0; (r = process_ended_status(set->leader_pidfd, ret)) == -EAGAIN; i++) {
+        if (i == REAPED_BY_OTHERS_MS)
+            break;
+        (void)usleep(1000);
+    }
+    return r < 0 ? -ECHILD : 0;
+}
+
 int kill_set_wait(struct kill_set *set, siginfo_t *ret)
 {
-    if (set->monitor.pid > 0) {
+    if (set->monitor.pid > 0 && !set->unwatched) {
         int r = monitor_wait(&set->monitor, ret);
         if (r == -EAGAIN)
             return r;
         set->leader_reaped = true;
-        if (r < 0)
-            set_lost(set);
-        return r < 0 ? -ECHILD : 0;
+        if (r == 0)
+            return 0;
+        set_lost(set);
+        set->unwatched = true;
     }
+    if (set->unwatched)
+        return wait_for_inherited(set, ret);
     siginfo_t info = {0};
     /* Looked at, not reaped: the number must stay the leader's own as long as its group may
      * still be signalled. */

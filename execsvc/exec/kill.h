@@ -34,11 +34,12 @@ void kill_set_free(struct kill_set *set);
 int kill_set_spawn(struct kill_set *set, const struct spawn_options *options,
                    struct spawn_child *ret, enum wire_exec_stage *ret_stage);
 
-/* Readable when the leader has ended. Borrowed; -1 once kill_set_wait has answered. */
+/* Readable when kill_set_wait may have an answer. Borrowed; another one when kill_set_wait has
+ * found that the process that watched the leader was killed. */
 int kill_set_ended_fd(const struct kill_set *set);
 
 /* How the leader ended, as waitid says (si_code and si_status). -EAGAIN while it runs; -ECHILD if
- * nobody can say any more, because the process that watched it was killed. */
+ * nobody can say any more: the process that watched it was killed, and the kernel does not tell. */
 int kill_set_wait(struct kill_set *set, siginfo_t *ret);
 
 /* Sends a signal to the leader's process group, or to the leader alone while it has none. -ESRCH

@@ -4,9 +4,21 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include "base/cleanup.h"
+
+/* The kernel's struct pidfd_info in its first version, which headers of Linux 6.1 do not have. */
+struct pidfd_info {
+    uint64_t mask;
+    uint64_t cgroup;
+    uint32_t ids[11];
+    int32_t exit_code; /* as wait() has it */
+};
+#define PIDFD_INFO_EXIT UINT64_C(8)
+#define PIDFD_GET_INFO _IOWR(0xff, 11, struct pidfd_info)
 
 /* Parses /proc/PID/stat. The name in parentheses is the process's own choice, with
  * parentheses, spaces and newlines in it: the fields begin after the last ')'. */
@@ -141,6 +153,21 @@ void processes_mark_descendants(struct processes *p)
                 changed = child->member = true;
         }
     }
+}
+
+int process_ended_status(int pidfd, siginfo_t *ret)
+{
+    struct pidfd_info info = {.mask = PIDFD_INFO_EXIT};
+    if (ioctl(pidfd, PIDFD_GET_INFO, &info) < 0)
+        return errno == ESRCH ? -EAGAIN : -EOPNOTSUPP;
+    if (!(info.mask & PIDFD_INFO_EXIT))
+        return -EAGAIN;
+    int status = info.exit_code;
+    *ret = (siginfo_t){.si_code = WIFEXITED(status)   ? CLD_EXITED
+                                  : WCOREDUMP(status) ? CLD_DUMPED
+                                                      : CLD_KILLED};
+    ret->si_status = WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status);
+    return 0;
 }
 
 int process_signal(const struct process *p, int signal)

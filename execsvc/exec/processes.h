@@ -1,6 +1,7 @@
 /* What /proc tells of the processes of this machine (or of this pid namespace and those below). */
 #pragma once
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -38,6 +39,11 @@ struct process *processes_find(const struct processes *p, pid_t pid);
 
 /* Makes everything that descends from a member a member. */
 void processes_mark_descendants(struct processes *p);
+
+/* How a process ended that somebody else has reaped, as waitid would have said (si_code and
+ * si_status); Linux 6.15 and later keep it for who holds a pidfd. -EAGAIN: it lives, or is not
+ * reaped yet; -EOPNOTSUPP: the kernel does not say. */
+int process_ended_status(int pidfd, siginfo_t *ret);
 
 /* Sends the signal to this very process, never to a later one of its number. -ESRCH when it is
  * gone. */

@@ -267,6 +267,7 @@ struct birth {
     char root_path[PATH_MAX]; /* of the workspace, when there is a sandbox; else "" */
     int report;
     int channel; /* of those between us and the leader: their end */
+    int gate[2]; /* a monitored leader begins when something is written here: we know it by then */
 };
 
 /* Without clone3 (before Linux 5.3, or behind a seccomp filter), or without its flag for cgroups.
@@ -339,6 +340,16 @@ static _Noreturn void leader_run(const struct birth *b, bool joins)
     child_run(b->options, b->root_path, b->report);
 }
 
+/* A command may kill its monitor as the first thing it does, and be reaped by others when it ends:
+ * it must not begin before the service knows its number. */
+static void gate_pass(const struct birth *b)
+{
+    char go;
+    (void)close(b->gate[1]);
+    while (read(b->gate[0], &go, 1) < 0 && errno == EINTR)
+        ;
+}
+
 static _Noreturn void monitor_child(const struct birth *b)
 {
     child_reset_signals();
@@ -350,8 +361,10 @@ static _Noreturn void monitor_child(const struct birth *b)
     int pidfd = -1;
     bool joins;
     pid_t pid = clone_with_pidfd(0, -1, &pidfd, &joins);
-    if (pid == 0)
+    if (pid == 0) {
+        gate_pass(b);
         leader_run(b, joins);
+    }
     if (pid < 0)
         handoff_fail(b, WIRE_STAGE_FORK, pid);
     const struct handoff leader = {.monitor = 0};
@@ -494,6 +507,12 @@ static int start_indirectly(struct birth *b, struct spawn_child *child,
     }
     _cleanup_close_ int ours = ends[0];
     _cleanup_close_ int theirs = ends[1];
+    if (place->monitored && pipe2(b->gate, O_CLOEXEC) < 0) {
+        *ret_stage = WIRE_STAGE_PIPES;
+        return -errno;
+    }
+    _cleanup_close_ int gate_read = b->gate[0];
+    _cleanup_close_ int gate_write = b->gate[1];
     _cleanup_close_ int first = -1; /* the usher's pidfd, or the monitor's */
     bool joins;
     b->channel = theirs;
@@ -525,8 +544,11 @@ static int start_indirectly(struct birth *b, struct spawn_child *child,
         kill_and_reap(&child->pidfd);
         return r;
     }
-    if (place->monitored)
+    if (place->monitored) {
         child->monitor.channel = take_fd(&ours);
+        ssize_t n = write(gate_write, "", 1);
+        (void)n;
+    }
     return 0;
 }
 
@@ -552,7 +574,7 @@ int spawn_start(const struct spawn_options *options, struct spawn_child *ret,
     _cleanup_close_ int report_read = report[0];
     _cleanup_close_ int report_write = report[1];
     struct spawn_child child = SPAWN_CHILD_NONE;
-    struct birth b = {.options = options, .report = report_write, .channel = -1};
+    struct birth b = {.options = options, .report = report_write, .channel = -1, .gate = {-1, -1}};
     *ret_stage = WIRE_STAGE_CONFINE;
     int r = place && place->sandbox ? read_root_path(&b) : 0;
     if (r < 0)
