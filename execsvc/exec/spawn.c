@@ -526,6 +526,7 @@ static int start_indirectly(struct birth *b, struct spawn_child *child,
     if (pid < 0)
         return pid;
     close_fd(&theirs);
+    close_fd(&gate_read);
     if (!place->sandbox)
         child->monitor = (struct monitor){.pid = pid, .pidfd = take_fd(&first), .channel = -1};
     int r = take_over(place, ours, child, ret_stage);

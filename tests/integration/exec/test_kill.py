@@ -237,7 +237,7 @@ def test_without_a_namespace(client, service, run_berth, without):
 def test_sandbox_ends_with_its_service(client, service, means):
     word = unique_sleep()
     client.wait_started(client.start(WORKSPACE, ["setsid", "sleep", word]))
-    assert processes_with(word)
+    wait_until(lambda: processes_with(word), what="the command")
     service.kill()
     wait_until(lambda: processes_with(word) == [], what="the end of the sandbox")
 
