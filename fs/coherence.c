@@ -214,7 +214,8 @@ static int tell_name(struct driver *d, struct notifier *n, const struct inode *p
 /* lost: nor can it be asked for. */
 static int forget_all(struct driver *d, struct notifier *n, bool lost)
 {
-    size_t cursor = 0;
+    _cleanup_buffer_ struct buffer batch = {0};
+    size_t cursor = 0, orders = 0;
     int r = 0;
     tree_forget(&d->inodes);
     content_forget(&d->inodes);
@@ -234,10 +235,14 @@ static int forget_all(struct driver *d, struct notifier *n, bool lost)
         }
         if (!i->nlookup)
             continue;
-        r = tell_inode(n, i, true);
+        r = notifier_batch_inode(&batch, i->id, i->parent ? i->parent->id : 0);
+        orders += 1 + (i->parent != NULL);
         if (r == 0 && i->parent)
-            r = notifier_entry(n, i->parent->id, bytes_of(i->name, i->name_len), note_expired(i));
+            r = notifier_batch_entry(&batch, i->parent->id, bytes_of(i->name, i->name_len),
+                                     note_expired(i));
     }
+    if (r == 0 && batch.len)
+        r = notifier_batch(n, &batch, orders);
     driver_notices_pending(d);
     return r;
 }
@@ -316,6 +321,11 @@ void coherence_forget(struct driver *d)
 {
     if (d->coherence && forget_all(d, d->coherence->notifier, false) < 0)
         no_memory(d);
+}
+
+size_t coherence_forgetting(const struct driver *d)
+{
+    return d->coherence ? notifier_left(d->coherence->notifier) : 0;
 }
 
 static void on_renamed(void *context, uint64_t move)

@@ -39,6 +39,8 @@ void coherence_renamed(struct driver *d, const struct inode *to, struct bytes na
 /* Nothing that was answered is right any more: other rules are in force. It takes locks of the
  * kernel that the running request may hold, and so goes on beside it. */
 void coherence_forget(struct driver *d);
+/* How much it has not been told to forget yet. */
+size_t coherence_forgetting(const struct driver *d);
 /* Calls done when the kernel has forgotten all it was to forget until now. With cache=no it is
  * called at once. -ENOMEM: not called. */
 int coherence_when_forgotten(struct driver *d, notifier_done_fn *done, void *context,

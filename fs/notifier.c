@@ -12,19 +12,46 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 
-enum command_kind { COMMAND_INODE, COMMAND_ENTRY, COMMAND_THEN };
+/* One thing to be forgotten. */
+struct order {
+    bool entry;
+    bool content, drop;
+    uint8_t name_len;
+    uint64_t number; /* inode, or parent */
+    uint64_t place;  /* inode: the directory in which the kernel may just be told of it */
+    const char *name;
+};
 
+/* An order, or many. */
 struct command {
     struct command *next;
-    enum command_kind kind;
-    bool content, drop;
-    uint64_t number; /* inode, parent, or what done is given */
-    uint64_t place;  /* COMMAND_INODE: the directory in which the kernel may just be told of it */
-    notifier_done_fn *done;
-    void *context;
-    size_t name_len;
+    uint64_t stands; /* which one it is: they are counted up */
+    struct order order;
+    struct buffer batch; /* of struct order, each with its name behind it */
+    size_t done;         /* of it */
     char name[];
 };
+
+/* To be called when all orders up to a number have been carried out. */
+struct then {
+    struct then *next;
+    uint64_t behind;
+    notifier_done_fn *done;
+    void *context;
+    uint64_t number;
+};
+
+struct command_queue {
+    struct command *first, **last;
+};
+
+struct then_queue {
+    struct then *first, **last;
+};
+
+/* Orders of a batch that are carried out before what was asked for later, and of the latter
+ * before some of the batch: neither waits for the other's end. */
+#define PORTION 64
 
 /* READs in flight are counted in so many places. */
 #define READING_SLOTS 64
@@ -42,8 +69,10 @@ struct notifier {
 
     pthread_mutex_t lock; /* of all below */
     pthread_cond_t wake;
-    struct command *first, **last;
-    struct command *passed, **last_passed; /* COMMAND_THEN, to be called */
+    struct command_queue single, batches;
+    struct then_queue thens, passed; /* waiting, and to be called */
+    uint64_t count;                  /* of commands, ever */
+    size_t left;                     /* orders of batches */
     bool stop;
     uint64_t call_since_ns;
     uint32_t reading[READING_SLOTS]; /* by inode */
@@ -84,9 +113,9 @@ static void wait_for_reads_locked(struct notifier *n, uint64_t id)
         n->impatient = pthread_cond_timedwait(&n->read, &n->lock, &end) != 0;
 }
 
-static int forget_inode(struct notifier *n, const struct command *c)
+static int forget_inode(struct notifier *n, const struct order *o)
 {
-    return fuse_lowlevel_notify_inval_inode(n->session, c->number, c->content ? 0 : -1, 0);
+    return fuse_lowlevel_notify_inval_inode(n->session, o->number, o->content ? 0 : -1, 0);
 }
 
 /* Returns when the kernel has taken in what it was told of names in the directory: it does so under
@@ -96,35 +125,112 @@ static void wait_for_names(struct notifier *n, uint64_t directory)
     (void)fuse_lowlevel_notify_inval_entry(n->session, directory, ".", 1);
 }
 
-static void carry_out(struct notifier *n, const struct command *c)
+/* An error means that there is nothing to forget, or nobody left to. */
+static void carry_out(struct notifier *n, const struct order *o)
 {
-    /* An error means that there is nothing to forget, or nobody left to. */
-    switch (c->kind) {
-    case COMMAND_INODE:
+    if (!o->entry) {
         /* An inode that the kernel does not know is one that it has given back, or one of which it
          * has been told without having taken that in, since the program that asked waits for the
          * processor. */
-        if (forget_inode(n, c) == -ENOENT && c->place) {
-            wait_for_names(n, c->place);
-            (void)forget_inode(n, c);
+        if (forget_inode(n, o) == -ENOENT && o->place) {
+            wait_for_names(n, o->place);
+            (void)forget_inode(n, o);
         }
-        break;
-    case COMMAND_ENTRY:
-        if (c->drop ||
-            fuse_lowlevel_notify_expire_entry(n->session, c->number, c->name, c->name_len,
-                                              FUSE_LL_EXPIRE_ONLY) == -ENOSYS)
-            (void)fuse_lowlevel_notify_inval_entry(n->session, c->number, c->name, c->name_len);
-        break;
-    case COMMAND_THEN:
-        break;
+    } else if (o->drop ||
+               fuse_lowlevel_notify_expire_entry(n->session, o->number, o->name, o->name_len,
+                                                 FUSE_LL_EXPIRE_ONLY) == -ENOSYS) {
+        (void)fuse_lowlevel_notify_inval_entry(n->session, o->number, o->name, o->name_len);
     }
 }
 
-static void append(struct command ***last, struct command *c)
+static void carry_out_locked(struct notifier *n, const struct order *o)
+{
+    n->call_since_ns = clock_monotonic_ns();
+    if (!o->entry && o->content)
+        wait_for_reads_locked(n, o->number);
+    (void)pthread_mutex_unlock(&n->lock);
+    carry_out(n, o);
+    (void)pthread_mutex_lock(&n->lock);
+    n->call_since_ns = 0;
+}
+
+static void command_free(struct command *c)
+{
+    buffer_release(&c->batch);
+    free(c);
+}
+
+static void command_add(struct command_queue *q, struct command *c)
 {
     c->next = NULL;
-    **last = c;
-    *last = &c->next;
+    *q->last = c;
+    q->last = &c->next;
+}
+
+/* Its first is done. */
+static void command_done(struct command_queue *q)
+{
+    struct command *c = q->first;
+    q->first = c->next;
+    if (!q->first)
+        q->last = &q->first;
+    command_free(c);
+}
+
+static void then_add(struct then_queue *q, struct then *t)
+{
+    t->next = NULL;
+    *q->last = t;
+    q->last = &t->next;
+}
+
+static struct then *then_take(struct then_queue *q)
+{
+    struct then *t = q->first;
+    q->first = t->next;
+    if (!q->first)
+        q->last = &q->first;
+    return t;
+}
+
+static void single_locked(struct notifier *n)
+{
+    for (int i = 0; i < PORTION && n->single.first && !n->stop; i++) {
+        carry_out_locked(n, &n->single.first->order);
+        command_done(&n->single);
+    }
+}
+
+static void batch_locked(struct notifier *n)
+{
+    struct command *c = n->batches.first;
+    for (int i = 0; i < PORTION && c && c->done < c->batch.len && !n->stop; i++) {
+        struct order o;
+        memcpy(&o, c->batch.data + c->done, sizeof o);
+        o.name = (const char *)c->batch.data + c->done + sizeof o;
+        c->done += sizeof o + o.name_len + 1;
+        n->left--;
+        carry_out_locked(n, &o);
+    }
+    if (c && c->done >= c->batch.len)
+        command_done(&n->batches);
+}
+
+static bool is_passed(const struct notifier *n, const struct then *t)
+{
+    const struct command *single = n->single.first, *batch = n->batches.first;
+    return (!single || single->stands > t->behind) && (!batch || batch->stands > t->behind);
+}
+
+static void pass_locked(struct notifier *n)
+{
+    bool any = false;
+    while (n->thens.first && is_passed(n, n->thens.first)) {
+        then_add(&n->passed, then_take(&n->thens));
+        any = true;
+    }
+    if (any)
+        (void)eventfd_write(n->event_fd, 1);
 }
 
 static void *run(void *context)
@@ -132,28 +238,13 @@ static void *run(void *context)
     struct notifier *n = context;
     (void)pthread_mutex_lock(&n->lock);
     while (!n->stop) {
-        struct command *c = n->first;
-        if (!c) {
+        if (!n->single.first && !n->batches.first && !n->thens.first) {
             n->impatient = false;
             (void)pthread_cond_wait(&n->wake, &n->lock);
-            continue;
         }
-        n->first = c->next;
-        if (!n->first)
-            n->last = &n->first;
-        if (c->kind == COMMAND_THEN) {
-            append(&n->last_passed, c);
-            (void)eventfd_write(n->event_fd, 1);
-            continue;
-        }
-        n->call_since_ns = clock_monotonic_ns();
-        if (c->kind == COMMAND_INODE && c->content)
-            wait_for_reads_locked(n, c->number);
-        (void)pthread_mutex_unlock(&n->lock);
-        carry_out(n, c);
-        (void)pthread_mutex_lock(&n->lock);
-        n->call_since_ns = 0;
-        free(c);
+        single_locked(n);
+        batch_locked(n);
+        pass_locked(n);
     }
     (void)pthread_mutex_unlock(&n->lock);
     return NULL;
@@ -165,14 +256,13 @@ static void on_passed(evutil_socket_t fd, short what, void *context)
     eventfd_t value;
     (void)eventfd_read(fd, &value);
     (void)pthread_mutex_lock(&n->lock);
-    struct command *c = n->passed, *next;
-    n->passed = NULL;
-    n->last_passed = &n->passed;
+    struct then *t = n->passed.first, *next;
+    n->passed = (struct then_queue){.last = &n->passed.first};
     (void)pthread_mutex_unlock(&n->lock);
-    for (; c; c = next) {
-        next = c->next;
-        c->done(c->context, c->number);
-        free(c);
+    for (; t; t = next) {
+        next = t->next;
+        t->done(t->context, t->number);
+        free(t);
     }
 }
 
@@ -182,8 +272,10 @@ int notifier_new(struct event_base *base, struct fuse_session *session, struct n
     if (!n)
         return -ENOMEM;
     n->session = session;
-    n->last = &n->first;
-    n->last_passed = &n->passed;
+    n->single.last = &n->single.first;
+    n->batches.last = &n->batches.first;
+    n->thens.last = &n->thens.first;
+    n->passed.last = &n->passed.first;
     (void)pthread_mutex_init(&n->lock, NULL);
     (void)pthread_cond_init(&n->wake, NULL);
     pthread_condattr_t attr;
@@ -209,13 +301,18 @@ int notifier_new(struct event_base *base, struct fuse_session *session, struct n
     return 0;
 }
 
-static void free_commands(struct command *c)
+static void end_queues(struct notifier *n)
 {
-    for (struct command *next; c; c = next) {
-        next = c->next;
-        if (c->kind == COMMAND_THEN)
-            c->done(c->context, c->number);
-        free(c);
+    while (n->single.first)
+        command_done(&n->single);
+    while (n->batches.first)
+        command_done(&n->batches);
+    while (n->thens.first)
+        then_add(&n->passed, then_take(&n->thens));
+    while (n->passed.first) {
+        struct then *t = then_take(&n->passed);
+        t->done(t->context, t->number);
+        free(t);
     }
 }
 
@@ -230,8 +327,7 @@ void notifier_free(struct notifier *n)
     (void)pthread_mutex_unlock(&n->lock);
     if (n->running)
         (void)pthread_join(n->thread, NULL);
-    free_commands(n->first);
-    free_commands(n->passed);
+    end_queues(n);
     if (n->event)
         event_free(n->event);
     close_fd(&n->event_fd);
@@ -241,18 +337,20 @@ void notifier_free(struct notifier *n)
     free(n);
 }
 
-static int add(struct notifier *n, const struct command *command, struct bytes name)
+static int add(struct notifier *n, const struct order *order, struct bytes name)
 {
     struct command *c = malloc(sizeof *c + name.len + 1);
     if (!c)
         return -ENOMEM;
-    *c = *command;
-    c->name_len = name.len;
+    *c = (struct command){.order = *order};
     if (name.len)
         memcpy(c->name, name.data, name.len);
     c->name[name.len] = '\0';
+    c->order.name = c->name;
+    c->order.name_len = (uint8_t)name.len;
     (void)pthread_mutex_lock(&n->lock);
-    append(&n->last, c);
+    c->stands = ++n->count;
+    command_add(&n->single, c);
     (void)pthread_cond_signal(&n->wake);
     (void)pthread_mutex_unlock(&n->lock);
     return 0;
@@ -260,22 +358,79 @@ static int add(struct notifier *n, const struct command *command, struct bytes n
 
 int notifier_inode(struct notifier *n, uint64_t id, uint64_t place, bool content)
 {
-    const struct command c = {
-        .kind = COMMAND_INODE, .number = id, .place = place, .content = content};
-    return add(n, &c, (struct bytes){0});
+    const struct order o = {.number = id, .place = place, .content = content};
+    return add(n, &o, (struct bytes){0});
 }
 
 int notifier_entry(struct notifier *n, uint64_t parent, struct bytes name, bool drop)
 {
-    const struct command c = {.kind = COMMAND_ENTRY, .number = parent, .drop = drop};
-    return add(n, &c, name);
+    const struct order o = {.entry = true, .number = parent, .drop = drop};
+    return add(n, &o, name);
+}
+
+static int batch_add(struct buffer *batch, const struct order *order, struct bytes name)
+{
+    int r = buffer_reserve(batch, sizeof *order + name.len + 1);
+    if (r < 0)
+        return r;
+    uint8_t *at = batch->data + batch->len;
+    memcpy(at, order, sizeof *order);
+    if (name.len)
+        memcpy(at + sizeof *order, name.data, name.len);
+    at[sizeof *order + name.len] = '\0';
+    batch->len += sizeof *order + name.len + 1;
+    return 0;
+}
+
+int notifier_batch_inode(struct buffer *batch, uint64_t id, uint64_t place)
+{
+    const struct order o = {.number = id, .place = place, .content = true};
+    return batch_add(batch, &o, (struct bytes){0});
+}
+
+int notifier_batch_entry(struct buffer *batch, uint64_t parent, struct bytes name, bool drop)
+{
+    const struct order o = {
+        .entry = true, .number = parent, .drop = drop, .name_len = (uint8_t)name.len};
+    return batch_add(batch, &o, name);
+}
+
+int notifier_batch(struct notifier *n, struct buffer *batch, size_t orders)
+{
+    struct command *c = calloc(1, sizeof *c + 1);
+    if (!c)
+        return -ENOMEM;
+    c->batch = *batch;
+    *batch = (struct buffer){0};
+    (void)pthread_mutex_lock(&n->lock);
+    c->stands = ++n->count;
+    n->left += orders;
+    command_add(&n->batches, c);
+    (void)pthread_cond_signal(&n->wake);
+    (void)pthread_mutex_unlock(&n->lock);
+    return 0;
 }
 
 int notifier_then(struct notifier *n, notifier_done_fn *done, void *context, uint64_t number)
 {
-    const struct command c = {
-        .kind = COMMAND_THEN, .number = number, .done = done, .context = context};
-    return add(n, &c, (struct bytes){0});
+    struct then *t = malloc(sizeof *t);
+    if (!t)
+        return -ENOMEM;
+    *t = (struct then){.done = done, .context = context, .number = number};
+    (void)pthread_mutex_lock(&n->lock);
+    t->behind = n->count;
+    then_add(&n->thens, t);
+    (void)pthread_cond_signal(&n->wake);
+    (void)pthread_mutex_unlock(&n->lock);
+    return 0;
+}
+
+size_t notifier_left(struct notifier *n)
+{
+    (void)pthread_mutex_lock(&n->lock);
+    size_t left = n->left;
+    (void)pthread_mutex_unlock(&n->lock);
+    return left;
 }
 
 uint64_t notifier_stuck_ns(struct notifier *n)

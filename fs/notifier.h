@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/bytes.h"
+#include "base/buffer.h"
 
 struct fuse_session;
 struct notifier;
@@ -26,6 +26,13 @@ int notifier_inode(struct notifier *n, uint64_t id, uint64_t place, bool content
  * used next; a directory that is found unchanged then stays what it was for those in it. drop: it
  * is cut off, and they find that it has no path any more. (Before Linux 6.2 it always is.) */
 int notifier_entry(struct notifier *n, uint64_t parent, struct bytes name, bool drop);
+/* The same (with content) for many: they are added to a buffer, which is then taken over whole.
+ * What is asked for later does not wait for the end of it. -ENOMEM. */
+int notifier_batch_inode(struct buffer *batch, uint64_t id, uint64_t place);
+int notifier_batch_entry(struct buffer *batch, uint64_t parent, struct bytes name, bool drop);
+int notifier_batch(struct notifier *n, struct buffer *batch, size_t orders);
+/* How many of these the kernel has not been told yet. */
+size_t notifier_left(struct notifier *n);
 /* A READ of the kernel's into its cache has come; and has been answered. What it is to forget of
  * the file's content waits for that, within bounds. */
 void notifier_read_begins(struct notifier *n, uint64_t id);

@@ -303,6 +303,8 @@ int root_describe(const struct driver *d, char **ret)
         {"hidden", d->stats.hidden + d->inodes.tree.hidden},
         {"read_ahead", d->inodes.tree.count},
         {"read_ahead_bytes", d->inodes.tree.bytes},
+        {"reading_ahead", d->inodes.tree.asked},
+        {"forgetting", coherence_forgetting(d)},
         {"content", d->inodes.content.count},
         {"content_bytes", d->inodes.content.bytes},
         {"content_used", d->inodes.content.used},

@@ -31,6 +31,13 @@ def files(workspace):
     return workspace
 
 
+@pytest.fixture
+def mount(service, start_mount, workspace):
+    mount = start_mount(service, workspace=WORKSPACE)
+    wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
+    return mount
+
+
 def find(path):
     return subprocess.run(["find", ".", "-ls"], cwd=path, check=True, capture_output=True, text=True,
                           timeout=60).stdout
@@ -220,6 +227,34 @@ def test_what_is_known_is_right_after_a_lost_connection(files, service, start_re
         wait_until(lambda path=mount.path / "a0/b0/c0" / f"new{number}": path.exists())
         assert inodes(find(mount.path)) == inodes(find(files))
         assert os.stat(mount.path / "a1/b1/c1/file3").st_size == 3
+
+
+@pytest.mark.timeout(120)
+def test_the_next_change_does_not_wait_until_all_is_forgotten(workspace, mount, service):
+    """As after an overflow of the kernel's queue."""
+    for number in range(300):
+        (workspace / f"d{number}").mkdir()
+        for file in range(100):
+            os.close(os.open(workspace / f"d{number}" / f"f{file}", os.O_CREAT | os.O_WRONLY))
+    find(mount.path)
+    assert mount.stats()["inodes"] > 30000
+    left = []
+    names = [f"d{number}/f{number % 100}" for number in range(0, 300, 7)]
+    for number in range(1, 4):
+        os.setxattr(mount.path, "user.berth.visibility", b"hidden:no-such-%d\n" % number)
+        for name in names:
+            os.stat(mount.path / name)
+        for name in names:
+            os.truncate(workspace / name, number)
+        for name in names:
+            wait_until(lambda path=mount.path / name, size=number: os.stat(path).st_size == size, interval=0.001)
+        left.append(mount.stats()["forgetting"])
+        # But who is told that a change has been seen waits for all.
+        with ExecClient(service.socket) as client:
+            assert client.run(WORKSPACE, ["true"]).verdict.coherence == 1
+        assert mount.stats()["forgetting"] == 0
+        find(mount.path)
+    assert max(left) > 30000, left
 
 
 def test_all_references_are_given_back(files, service, start_mount):
