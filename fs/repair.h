@@ -15,7 +15,7 @@ static inline bool repair_inode_current(const struct driver *d, const struct ino
 
 static inline bool repair_handle_current(const struct driver *d, const struct handle *h)
 {
-    return h->connection == d->inodes.connection;
+    return (h->inode->flags & INODE_LOCAL) || h->connection == d->inodes.connection;
 }
 
 /* Finds it again, then sends the waiter again, or fails it. NULL: nobody waits for a handle. */

@@ -162,14 +162,14 @@ class Disturbance:
         time.sleep(self.rng.random() * 0.7)
 
 
-def disturbed(service, start_relay, start_mount, workspace, seconds):
+def disturbed(service, start_relay, start_mount, workspace, seconds, option="fail"):
     (workspace / "still").mkdir()
     for number in range(30):
         (workspace / "still" / f"r{number}").write_text(f"r{number}" * 3000)
     (workspace / "repository").mkdir()
     subprocess.run(["git", "init", "-q", "-b", "main", workspace / "repository"], check=True, timeout=30)
     relay = start_relay(service)
-    mount = start_mount(service, url=relay.url, workspace=WORKSPACE, options=f"timeout={TIMEOUT}")
+    mount = start_mount(service, url=relay.url, workspace=WORKSPACE, options=f"timeout={TIMEOUT},disconnected={option}")
     (mount.path / "written").mkdir()
     writer, prompts, stop = Writer(mount.path / "written"), [], threading.Event()
     steps = {"writer": writer.step, "reader": reader(mount.path), "git": git(mount.path / "repository", LONGEST * 2),
@@ -192,7 +192,7 @@ def disturbed(service, start_relay, start_mount, workspace, seconds):
     assert all(worker.longest < LONGEST for name, worker in workers.items() if name != "git")
     # Answered without the service, at the latest when the lease is over; and the machine is busy.
     assert max(prompts) < 15
-    harness.wait_until(lambda: mount.stats()["connected"], what="the connection", timeout=20)
+    harness.wait_until(lambda: mount.stats()["coherent"], what="the connection", timeout=20)
     assert harness.find_mount(mount.path)["id"] == mount.row["id"]
     writer.check(workspace / "written")
     writer.check(mount.path / "written")
@@ -227,5 +227,6 @@ def test_a_network_that_fails_under_work(service, start_relay, start_mount, work
 
 @pytest.mark.long
 @pytest.mark.timeout(LONG_SECONDS + 400)
-def test_a_network_that_fails_under_work_for_long(service, start_relay, start_mount, workspace):
-    disturbed(service, start_relay, start_mount, workspace, LONG_SECONDS)
+@pytest.mark.parametrize("option", ["fail", "serve"])
+def test_a_network_that_fails_under_work_for_long(service, start_relay, start_mount, workspace, option):
+    disturbed(service, start_relay, start_mount, workspace, LONG_SECONDS, option)

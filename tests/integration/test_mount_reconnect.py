@@ -56,6 +56,18 @@ def test_reads_writes_and_listings_go_on_after_a_crash(demo, service):
     assert mount.stats()["reconnects"] == 1
 
 
+def test_the_open_root_is_listed_after_a_crash(demo, service):
+    """It has no handle at the service."""
+    mount, _ = demo
+    directory = os.open(mount.path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        crash_and_restart(service)
+        assert os.listdir(directory) == ["demo"]
+        assert os.listdir(directory) == ["demo"]
+    finally:
+        os.close(directory)
+
+
 @pytest.mark.parametrize("flags", [os.O_CREAT | os.O_EXCL, os.O_TRUNC])
 def test_opening_again_neither_truncates_nor_fails_for_exclusive_files(demo, service, flags):
     _, path = demo
