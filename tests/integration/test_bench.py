@@ -36,4 +36,6 @@ def test_all_tables_are_filled(harness, build_dir, fuse_works):
     assert found["stream"]["memory"]["write"]["driver"] < 200e6
     assert found["scale"]["inodes"] > 10_000
     assert found["scale"]["small"] is not None and found["scale"]["remount"] is not None
+    for way in ("Berth, a holder's connection", "ssh, ControlMaster"):
+        assert all(found["exec"]["ms"][way].values()), way
     assert parts.mounts_below("/tmp/berth-bench-") == []
