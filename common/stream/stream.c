@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <openssl/ssl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -95,6 +96,21 @@ static curl_socket_t open_socket(void *context, curlsocktype purpose, struct cur
     return socket(a->family, a->socktype | SOCK_CLOEXEC, a->protocol);
 }
 
+/* Else OpenSSL asks the kernel for each record twice: for its header, and for the rest. It may then
+ * hold records that it has not decrypted: whoever reads does so until there is nothing. */
+static CURLcode read_ahead(CURL *curl, void *context, void *userdata)
+{
+    SSL_CTX_set_read_ahead((SSL_CTX *)context, 1);
+    return CURLE_OK;
+}
+
+/* libcurl can be built for other libraries, whose context would be something else. */
+static bool curl_has_openssl(void)
+{
+    const char *name = curl_version_info(CURLVERSION_NOW)->ssl_version;
+    return name && strncmp(name, "OpenSSL/", strlen("OpenSSL/")) == 0;
+}
+
 /* The error buffer keeps the first text, which is about a socket that the peer has reset, while
  * the reason is in an alert that is read later. */
 static int note_alert(CURL *curl, curl_infotype type, char *data, size_t size, void *context)
@@ -172,6 +188,8 @@ static int set_options(struct stream *s, const struct stream_options *o, const c
         SET(CURLOPT_URL, s->url);
         SET(CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_3);
         SET(CURLOPT_TCP_KEEPALIVE, 1L);
+        if (curl_has_openssl())
+            SET(CURLOPT_SSL_CTX_FUNCTION, read_ahead);
         /* An encrypted key is an error, not a question on the terminal of a daemon. */
         SET(CURLOPT_KEYPASSWD, "");
         if (o->ca_file)

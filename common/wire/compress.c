@@ -12,9 +12,17 @@
 #define SAMPLE_DISTANCE 0x8000
 #define SAMPLES_MAX 8
 
+/* When large bulk has not shrunk twice in a row, so much more is taken to be like it; and twice as
+ * much with each time that it was. */
+#define ALIKE_MIN ((size_t)256 << 10)
+#define ALIKE_MAX ((size_t)4 << 20)
+#define LARGE 0x10000
+
 struct compressor {
     ZSTD_CCtx *stream;
     ZSTD_CCtx *bulk;
+    size_t alike; /* bytes that are left alone untried */
+    size_t next;  /* how many these will be the next time */
 };
 
 struct decompressor {
@@ -121,18 +129,43 @@ static int seems_to_shrink(ZSTD_CCtx *context, struct bytes in, struct buffer *o
     return r < 0 ? r : !r;
 }
 
-int compressor_bulk(struct compressor **c, struct bytes in, struct buffer *out)
+static int try_bulk(struct compressor *c, struct bytes in, struct buffer *out)
 {
-    int r = compressor_get(c);
-    if (r == 0)
-        r = context_get(&(*c)->bulk, COMPRESS_BULK_WINDOW_LOG);
+    int r = context_get(&c->bulk, COMPRESS_BULK_WINDOW_LOG);
     if (r < 0)
         return r;
-    r = in.len > SAMPLE_SIZE ? seems_to_shrink((*c)->bulk, in, out) : 1;
+    r = in.len > SAMPLE_SIZE ? seems_to_shrink(c->bulk, in, out) : 1;
     if (r <= 0)
         return r;
-    r = compress_once((*c)->bulk, in, in.len / 8 * 7, out);
+    r = compress_once(c->bulk, in, in.len / 8 * 7, out);
     return r < 0 ? r : !r;
+}
+
+static void note_alike(struct compressor *c)
+{
+    c->alike = c->next;
+    c->next = c->next ? 2 * c->next : ALIKE_MIN;
+    if (c->next > ALIKE_MAX)
+        c->next = ALIKE_MAX;
+}
+
+int compressor_bulk(struct compressor **compressor, struct bytes in, struct buffer *out)
+{
+    int r = compressor_get(compressor);
+    if (r < 0)
+        return r;
+    struct compressor *c = *compressor;
+    bool large = in.len > LARGE;
+    if (large && in.len <= c->alike) {
+        c->alike -= in.len;
+        return 0;
+    }
+    r = try_bulk(c, in, out);
+    if (r > 0)
+        c->alike = c->next = 0;
+    else if (r == 0 && large)
+        note_alike(c);
+    return r;
 }
 
 /* --- decompression ------------------------------------------------------------- */

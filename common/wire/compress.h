@@ -26,7 +26,8 @@ struct decompressor;
 /* -ENOMEM; the context cannot be used any more. */
 int compressor_stream(struct compressor **c, struct bytes in, struct buffer *out);
 
-/* 1: compressed. 0: would not shrink enough, nothing was appended. -ENOMEM. */
+/* 1: compressed. 0: would not shrink enough, or is taken to be like what did not lately; nothing
+ * was appended. -ENOMEM. */
 int compressor_bulk(struct compressor **c, struct bytes in, struct buffer *out);
 
 /* -EBADMSG: not valid, or more than `limit` bytes come out (never more than that is kept: a

@@ -46,6 +46,7 @@ struct connection {
     bool starved; /* a stream waits for output to drain */
     bool paused;  /* not reading */
     bool processing;
+    bool corked; /* the kernel holds back what does not fill a segment */
 };
 
 void connection_set_state(struct connection *c, enum connection_state to);

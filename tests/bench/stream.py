@@ -21,10 +21,11 @@ def reset_peak(process):
 
 def steps(size, source):
     """(name, whether the system is to have forgotten all, command); sizes in MiB."""
-    yield "dd, write", True, ["dd", "if=/dev/zero", "of=large", "bs=1M", f"count={size}"]
-    yield "dd, read", True, ["dd", "if=large", "of=/dev/null", "bs=1M"]
-    yield "cp, to it", False, ["cp", source, "copied"]
-    yield "cp, from it", True, ["cp", "copied", f"{source}.back"]
+    yield "dd, write zeros", True, ["dd", "if=/dev/zero", "of=large", "bs=1M", f"count={size}"]
+    yield "dd, read zeros", True, ["dd", "if=large", "of=/dev/null", "bs=1M"]
+    yield "cp random data, to it", False, ["cp", source, "copied"]
+    yield "cp random data, from it", True, ["cp", "copied", f"{source}.back"]
+    yield "dd, read random data", True, ["dd", "if=copied", "of=/dev/null", "bs=1M"]
 
 
 def bench_stream(bench, stack):
@@ -59,7 +60,8 @@ def bench_stream(bench, stack):
     system = systems[-1][1]
     system.fresh()
     memory = []
-    for name, command in (("write", ["dd", "if=/dev/zero", "of=large", "bs=1M", f"count={large}"]),
+    copies = " ".join([str(source)] * (large // size))
+    for name, command in (("write", ["sh", "-c", f"cat {copies} > large"]),
                           ("read", ["dd", "if=large", "of=/dev/null", "bs=1M"])):
         if name == "read":
             system.fresh()
@@ -69,7 +71,7 @@ def bench_stream(bench, stack):
         memory.append([name, took, *(peak(process) / 1e6 for process in (system.mount, bench.service))])
     (system.tree / "large").unlink()
     system.close()
-    print(f"### Memory for a file of {large} MiB, TLS\n")
+    print(f"### Memory for a file of {large} MiB of random data, TLS\n")
     table(["work", "time", "driver, at most", "service, at most"],
           [[name, took, f"{driver:.0f} MB", f"{service:.0f} MB"] for name, took, driver, service in memory])
     bench.results["stream"] = {

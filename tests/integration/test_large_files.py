@@ -3,9 +3,14 @@ here and there; and never an older state than was told."""
 
 import os
 import random
+import socket
+import ssl
+import struct
+import time
 
 import pytest
 
+from lib.berthwire import Connection
 from lib.cached import through_relay, workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 from lib.harness import wait_until
@@ -134,3 +139,34 @@ def test_readers_of_many_files(workspace, service, start_mount):
     for descriptor in descriptors:
         os.close(descriptor)
     wait_until(lambda: mount.stats()["sequence_bytes"] == 0)
+
+
+def test_segments_are_filled(start_service, certificates):
+    """TLS has records of 16 KiB; a segment of the loopback's holds four."""
+    service = start_service(tls=True)
+    data = random.Random(5).randbytes(8 * MIB)
+    address, port = service.tls_url.removeprefix("https://").split(":")
+    with Connection.tcp(address, int(port), ssl.create_default_context(cafile=certificates.ca), timeout=60) as wire:
+        wire.upgrade(token=service.token)
+        wire.hello()
+        wire.call("WORKSPACE_CREATE", thread_id=b"demo")
+        (service.root / "workspaces" / "demo" / "tree" / "f").write_bytes(data)
+        root = wire.call("WORKSPACE_OPEN", key=b"demo")["node"]
+        handle = wire.call("OPEN", node=wire.call("LOOKUP", parent=root, name=b"f")["node"], flags=1)["handle"]
+
+        def received():
+            """Segments and bytes, as linux/tcp.h has them."""
+            info = wire.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
+            return struct.unpack_from("I", info, 152)[0], struct.unpack_from("Q", info, 128)[0]
+        segments, before = received()
+        tags = [wire.request("READ", handle=handle, offset=offset, size=MIB // 4)
+                for offset in range(0, len(data), MIB // 4)]
+        assert b"".join(wire.reply(tag)["data"] for tag in tags) == data
+        count, size = (now - then for now, then in zip(received(), (segments, before)))
+        assert size > len(data)
+        assert size / count > 32 << 10
+        # What is small does not wait for more.
+        started = time.monotonic()
+        for _ in range(20):
+            wire.call("READ", handle=handle, offset=0, size=1)
+        assert time.monotonic() - started < 2

@@ -96,8 +96,8 @@ static void messages_of_exec_belong_to_attach(void **state)
     uint64_t attach = open_call_of(&p, WIRE_EXEC_ATTACH);
     uint64_t list = open_call_of(&p, WIRE_EXEC_LIST);
     const struct wire_message input = {.type = WIRE_EXEC_INPUT, .exec_input.end = 1};
-    const struct wire_message output = {
-        .type = WIRE_EXEC_OUTPUT, .exec_output = {.stream = 1, .data = bytes_of_string("x")}};
+    const struct wire_message output = {.type = WIRE_EXEC_OUTPUT,
+                                        .exec_output = {.stream = 1, .data = bytes_of_string("x")}};
     const struct wire_message started = {.type = WIRE_EXEC_STARTED};
     assert_int_equal(session_send(p.client, attach, &input), 0);
     assert_int_equal(session_send(p.server, attach, &started), 0);
@@ -203,6 +203,34 @@ static void what_shrinks_in_part_is_compressed(void **state)
     }
     compressor_free(c);
     buffer_release(&in);
+    buffer_release(&out);
+}
+
+/* A large file that does not shrink is not tried again and again; what follows is. */
+static void what_never_shrinks_is_tried_now_and_then(void **state)
+{
+    enum { SIZE = 0x40000, SMALL = 0x4000 };
+    struct compressor *c = NULL;
+    struct buffer random = {0}, zeros = {0}, out = {0};
+    assert_int_equal(buffer_reserve(&random, SIZE), 0);
+    for (uint32_t x = 1; random.len < SIZE; x ^= x << 5)
+        random.data[random.len++] = (uint8_t)((x ^= x << 13, x ^= x >> 17) >> 7);
+    assert_int_equal(buffer_reserve(&zeros, SIZE), 0);
+    memset(zeros.data, 0, zeros.len = SIZE);
+    for (int i = 0; i < 64; i++)
+        assert_int_equal(compressor_bulk(&c, buffer_view(&random), &out), 0);
+    assert_int_equal(compressor_bulk(&c, bytes_of(zeros.data, SMALL), &out), 1);
+    for (int i = 0; i < 200; i++)
+        assert_int_equal(compressor_bulk(&c, buffer_view(&random), &out), 0);
+    int untried = 0;
+    while (untried < 100 && compressor_bulk(&c, buffer_view(&zeros), &out) == 0)
+        untried++;
+    assert_in_range(untried, 1, 16);
+    assert_int_equal(compressor_bulk(&c, buffer_view(&random), &out), 0);
+    assert_int_equal(compressor_bulk(&c, buffer_view(&zeros), &out), 1);
+    compressor_free(c);
+    buffer_release(&random);
+    buffer_release(&zeros);
     buffer_release(&out);
 }
 
@@ -573,6 +601,7 @@ int main(void)
         cmocka_unit_test(every_message_crosses),
         cmocka_unit_test(messages_of_exec_belong_to_attach),
         cmocka_unit_test(what_shrinks_in_part_is_compressed),
+        cmocka_unit_test(what_never_shrinks_is_tried_now_and_then),
         cmocka_unit_test(replies_come_out_of_order),
         cmocka_unit_test(max_calls_holds_back_the_client),
         cmocka_unit_test(open_calls_are_listed),
