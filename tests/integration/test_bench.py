@@ -31,6 +31,8 @@ def test_all_tables_are_filled(harness, build_dir, fuse_works):
     # What is known is not asked for again.
     for row in ("stat", "stat of missing names"):
         assert sum(found["warm"][row]["kernel"].get(kind, 0) for kind in ("LOOKUP", "GETATTR")) <= 2, found["warm"][row]
+    for row, figures in found["cold"].items():
+        assert figures["median"] is not None, row
     for row, systems in found["stream"]["seconds"].items():
         assert all(systems.values()), row
     for memory in found["stream"]["memory"].values():
