@@ -312,6 +312,10 @@ static void verdict_from_wait(struct command *c, const siginfo_t *info)
     /* Set by command_terminate: a reason of ours. */
     if (v->verdict == 0)
         v->verdict = exited ? WIRE_VERDICT_EXITED : WIRE_VERDICT_SIGNALED;
+    /* Only this kills a cgroup whole without having been asked by us. */
+    if (v->verdict == WIRE_VERDICT_SIGNALED && v->signal == SIGKILL &&
+        kill_set_out_of_memory(c->kill_set))
+        v->verdict = WIRE_VERDICT_OOM_KILLED;
 }
 
 static void on_report(evutil_socket_t fd, short what, void *context);
@@ -562,7 +566,10 @@ int command_start(struct event_base *base, const struct command_options *options
             .limits = options->limits,
         };
         c->started_ns = clock_monotonic_ns();
-        r = kill_set_spawn(c->kill_set, &spawn, &c->child, &stage);
+        stage = WIRE_STAGE_CONFINE;
+        r = kill_set_limit(c->kill_set, options->memory_bytes, options->processes);
+        if (r == 0)
+            r = kill_set_spawn(c->kill_set, &spawn, &c->child, &stage);
     }
     /* Also ours of the child's ends: an end of file must reach us. */
     streams_release(&streams);

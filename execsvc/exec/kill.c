@@ -72,6 +72,16 @@ int kill_set_new(struct confinement *confinement, struct kill_set **ret)
     return 0;
 }
 
+int kill_set_limit(struct kill_set *set, uint64_t memory_bytes, uint64_t processes)
+{
+    if (memory_bytes == 0 && processes == 0)
+        return 0;
+    if (!by_cgroup(set))
+        return -EOPNOTSUPP;
+    int r = memory_bytes > 0 ? cgroup_limit_memory(set->cgroup, memory_bytes) : 0;
+    return r == 0 && processes > 0 ? cgroup_limit_pids(set->cgroup, processes) : r;
+}
+
 int kill_set_spawn(struct kill_set *set, const struct spawn_options *options,
                    struct spawn_child *ret, enum wire_exec_stage *ret_stage)
 {

@@ -15,6 +15,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "exec/spawn.h"
 
@@ -28,6 +29,10 @@ int kill_set_new(struct confinement *confinement, struct kill_set **ret);
 
 /* Kills whatever is left, without waiting for it to be gone, and forgets it. */
 void kill_set_free(struct kill_set *set);
+
+/* Limits for everything in it together, before kill_set_spawn; 0: none. -EOPNOTSUPP: by subreaper,
+ * or without the controller. What runs out of memory is killed whole. */
+int kill_set_limit(struct kill_set *set, uint64_t memory_bytes, uint64_t processes);
 
 /* Starts the leader inside of the set: spawn_start with its place filled in. Once in a set's life.
  * The set keeps ret->pidfd and ret->monitor, which are borrowed then. */

@@ -353,8 +353,9 @@ static void gate_pass(const struct birth *b)
 static _Noreturn void monitor_child(const struct birth *b)
 {
     child_reset_signals();
-    /* Out of reach of what signals a group or hangs up a terminal. */
-    (void)setsid();
+    /* Out of reach of what signals a group. Not of the session: the kernel's scheduler may share
+     * the processor out by session, and ours has a raised priority. */
+    (void)setpgid(0, 0);
     (void)prctl(PR_SET_NAME, "berth-monitor");
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) < 0)
         handoff_fail(b, WIRE_STAGE_FORK, -errno);

@@ -691,6 +691,76 @@ static void no_descriptors_is_told(void **state)
     }
 }
 
+/* In a child, which becomes a user who may have no process more. */
+static void no_processes_is_told(void **state)
+{
+    struct run *run = *state;
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        const struct rlimit none = {0};
+        const char *const argv[] = {"true", NULL};
+        struct run own = *run;
+        own.base = event_base_new();
+        own.confinement = NULL;
+        if (!own.base || setrlimit(RLIMIT_NPROC, &none) < 0 || setresuid(65534, 65534, 65534) < 0)
+            _exit(2);
+        int r = start(&own, argv, NULL);
+        bool told = r == -EAGAIN && own.verdict.verdict == WIRE_VERDICT_NOT_STARTED &&
+                    own.verdict.stage == WIRE_STAGE_FORK && own.verdict.error == -EAGAIN &&
+                    own.verdict.code == 125;
+        _exit(told ? 0 : 1);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
+static void limits_that_cannot_be_set_are_told(void **state)
+{
+    struct run *run = *state;
+    const struct command_options extra = {.memory_bytes = 1 << 30};
+    const char *const argv[] = {"true", NULL};
+    if (run->confinement && confinement_cgroups(run->confinement) &&
+        cgroup_base_limits_memory(confinement_cgroups(run->confinement))) {
+        /* Where there is the controller: more than there may be. */
+        run_with(run, &(struct command_options){.memory_bytes = 64 << 20},
+                 "exec tail -c 300000000 /dev/zero");
+        assert_int_equal(run->verdict.verdict, WIRE_VERDICT_OOM_KILLED);
+        assert_int_equal(run->verdict.signal, SIGKILL);
+        return;
+    }
+    assert_int_equal(start(run, argv, &extra), -EOPNOTSUPP);
+    assert_not_started(run, WIRE_STAGE_CONFINE, -EOPNOTSUPP, 125);
+}
+
+static void core_dump_is_told(void **state)
+{
+    struct run *run = *state;
+    run->limits.core = (struct rlimit){.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
+    run_script(run, "kill -QUIT $$");
+    assert_int_equal(run->verdict.verdict, WIRE_VERDICT_SIGNALED);
+    assert_int_equal(run->verdict.signal, SIGQUIT);
+    assert_true(run->verdict.core);
+    run->limits.core = (struct rlimit){.rlim_cur = 0, .rlim_max = 0};
+    run->ended = run->started = false;
+    run_script(run, "kill -QUIT $$");
+    assert_int_equal(run->verdict.signal, SIGQUIT);
+    assert_false(run->verdict.core);
+}
+
+static void directory_that_was_deleted(void **state)
+{
+    struct run *run = *state;
+    assert_int_equal(rmdir(run->directory), 0);
+    run_script(run, "true");
+    /* In a sandbox the workspace is looked for by its name. */
+    if (with_namespace)
+        assert_not_started(run, WIRE_STAGE_CWD, -ENOENT, 125);
+    else
+        assert_exited(run, 0);
+}
+
 /* As an old kernel or a container engine's filter would answer. */
 static int take_away_system_calls(void)
 {
@@ -738,6 +808,10 @@ int main(int argc, char **argv)
         TEST(nothing_is_left),
         TEST(free_kills),
         TEST(no_descriptors_is_told),
+        TEST(no_processes_is_told),
+        TEST(limits_that_cannot_be_set_are_told),
+        TEST(core_dump_is_told),
+        TEST(directory_that_was_deleted),
     };
     (void)signal(SIGPIPE, SIG_IGN);
     for (int i = 1; i < argc; i++) {

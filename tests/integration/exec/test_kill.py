@@ -1,6 +1,7 @@
 """Timeouts and kills remove everything that belongs to a command, by each means, counted in the
 receipt and looked for from outside; what is not theirs stays."""
 
+import json
 import os
 import signal
 import subprocess
@@ -240,6 +241,32 @@ def test_sandbox_ends_with_its_service(client, service, means):
     wait_until(lambda: processes_with(word), what="the command")
     service.kill()
     wait_until(lambda: processes_with(word) == [], what="the end of the sandbox")
+
+
+def files_of(service):
+    return sorted(str(path) for path in service.root.rglob("*"))
+
+
+@pytest.mark.parametrize("count", [
+    100, pytest.param(10000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
+def test_nothing_is_left(client, service, run_berth, means, count):
+    """No process, descriptor, cgroup or file, however they ended."""
+    ways = [["true"], ["no-such"], ["sh", "-c", "kill -9 $$"], ["sh", "-c", "sleep 0.01 & exit 1"]]
+    for argv in ways:
+        client.run(WORKSPACE, argv)
+    wait_until(lambda: children_of(service.pid) == [], what="the end of all helpers")
+    before = service.descriptors(), files_of(service)
+    for i in range(count):
+        client.run(WORKSPACE, ways[i % len(ways)])
+    wait_until(lambda: children_of(service.pid) == [], what="the end of all helpers")
+    wait_until(lambda: (service.descriptors(), files_of(service)) == before, what="nothing new")
+    cgroups = json.loads(run_berth("status", "--json", check=True).stdout)["service"]["confinement"]["cgroup"]
+    assert cgroups["holds"] == (means == "cgroup")
+    if cgroups["holds"]:
+        wait_until(lambda: [n for n in os.listdir(cgroups["text"]) if n.startswith("exec-")] == [],
+                   what="the removal of all cgroups")
+    service.stop()
+    assert not cgroups["holds"] or not os.path.exists(cgroups["text"])
 
 
 def test_service_of_an_ordinary_user(harness):
