@@ -159,6 +159,9 @@ static void late(void *context, const struct wire_message *m)
     case WIRE_ENTRY:
         inode_give_back(&d->inodes, m->entry.node, 1);
         break;
+    case WIRE_MADE:
+        inode_give_back(&d->inodes, m->made.node, 1);
+        break;
     case WIRE_WORKSPACE_ROOT:
         inode_give_back(&d->inodes, m->workspace_root.node, 1);
         break;

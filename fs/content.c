@@ -165,6 +165,7 @@ bool content_take(struct inode_table *t, struct content *c, const struct wire_fi
     c->attr = *attr;
     c->settled = file->flags & WIRE_FILE_SETTLED;
     c->here = true;
+    attrs_changed(t, c->ino, c->generation); /* those of the content are after its being read */
     evict(t, memory_of(c));
     s->count++;
     s->bytes += memory_of(c);

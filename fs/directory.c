@@ -165,7 +165,8 @@ static void read_quietly(struct driver *d, struct inode *directory, uint64_t coo
 void directory_missed(struct driver *d, struct inode *directory)
 {
     const struct tree_directory *listing = tree_find(&d->inodes, directory);
-    bool more = listing ? tree_can_go_on(listing) : !(directory->flags & INODE_READ);
+    bool again = listing && tree_was_added_to(listing);
+    bool more = listing ? again || tree_can_go_on(listing) : !(directory->flags & INODE_READ);
     if (!more || (directory->flags & INODE_ASKED) || !can_read_ahead(d, directory))
         return;
     /* One look-up does not make it a place where something is done, unless all begins there, or
@@ -173,7 +174,7 @@ void directory_missed(struct driver *d, struct inode *directory)
     if (!d->options->serve && (listing || !(directory->flags & INODE_WORKSPACE)))
         directory->flags ^= INODE_MISSED;
     if (!(directory->flags & INODE_MISSED))
-        read_quietly(d, directory, listing ? tree_cookie(listing) : 0);
+        read_quietly(d, directory, listing && !again ? tree_cookie(listing) : 0);
 }
 
 bool directory_read_below(struct driver *d, uint64_t ino, uint64_t generation)
@@ -350,6 +351,8 @@ static void serve_read_ahead(struct page *p, const struct tree_directory *listin
         char name[WIRE_NAME_MAX + 1];
         struct inode *i;
         tree_read(listing, index, &entry);
+        if (entry.name.len == 0)
+            continue;
         copy_name(&entry, name);
         bool plus = p->r->plus && entry.node;
         if (plus && !page_has_room(p, name))
@@ -426,6 +429,7 @@ static void readdir_done(struct request *r, int error, const struct wire_message
         request_fail(r, error);
         return;
     }
+    attrs_changed(&d->inodes, r->handle->inode->ino, r->handle->inode->generation);
     d->stats.unlisted += reply->dirents.unlisted;
     d->stats.hidden += reply->dirents.hidden;
     listing_free(&d->inodes, r->handle->listing);
@@ -438,7 +442,8 @@ static bool answer_read_ahead(struct request *r, off_t off, uint64_t cookie)
     struct handle *h = r->handle;
     const struct tree_directory *ahead = tree_find(&r->driver->inodes, h->inode);
     ssize_t index = ahead ? tree_index(ahead, cookie, h->tree_index) : -ENOENT;
-    if (index < 0 || ((size_t)index == tree_count(ahead) && !tree_is_complete(ahead)))
+    if (index < 0 || ((size_t)index == tree_count(ahead) && !tree_is_complete(ahead)) ||
+        (off == 0 && tree_was_added_to(ahead)))
         return false;
     if (off == 0) {
         /* A page that is left from an earlier pass would be older. */
@@ -461,13 +466,15 @@ static void readdir_read_on(struct request *r, int error, const struct wire_mess
         fetch(r, cookie, true);
 }
 
-/* What was read ahead has been served up to cookie, and is not all: it is asked for more. */
+/* What was read ahead has been served up to cookie, and is not all: it is asked for more. Or it is
+ * to be served from its start, to which something was added. */
 static bool read_on(struct request *r, uint64_t cookie)
 {
     struct inode *directory = r->handle->inode;
     const struct tree_directory *ahead = tree_find(&r->driver->inodes, directory);
-    if (!ahead || !tree_can_go_on(ahead) || tree_cookie(ahead) != cookie ||
-        !can_read_ahead(r->driver, directory))
+    bool again = ahead && cookie == 0 && tree_was_added_to(ahead);
+    bool more = ahead && tree_can_go_on(ahead) && tree_cookie(ahead) == cookie;
+    if ((!again && !more) || !can_read_ahead(r->driver, directory))
         return false;
     r->context = take_ptr(r->handle);
     r->inode = inode_pin(directory);

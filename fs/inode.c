@@ -151,6 +151,7 @@ void inode_table_release(struct inode_table *t)
     tree_release(t);
     content_release(t);
     known_release(t);
+    attrs_forget(t);
     buffer_release(&t->forgets);
     *t = (struct inode_table){0};
 }
@@ -389,8 +390,8 @@ static int make(struct inode_table *t, uint64_t node, const struct wire_attr *at
     return 0;
 }
 
-static struct inode *find_known(struct inode_table *t, const struct wire_attr *attr,
-                                const struct inode *parent, struct bytes name)
+struct inode *inode_known(struct inode_table *t, const struct wire_attr *attr,
+                          const struct inode *parent, struct bytes name)
 {
     return has_place(attr->mode) ? find_place(t, attr, parent, name) : find_identity(t, attr);
 }
@@ -400,7 +401,7 @@ static int enter(struct inode_table *t, uint64_t node, const struct wire_attr *a
                  struct inode *parent, struct bytes name, struct inode **ret)
 {
     bool placed = has_place(attr->mode);
-    struct inode *i = find_known(t, attr, parent, name);
+    struct inode *i = inode_known(t, attr, parent, name);
     if (i) {
         inode_adopt(t, i, node);
     } else {
@@ -441,15 +442,24 @@ static bool is_lent(const struct inode_table *t, const struct inode *i)
     return i->connection == t->connection && i->wire_refs == 0;
 }
 
+/* Another inode of the file lives by a reference that was lent. */
+static bool another_is_lent(struct inode_table *t, uint64_t ino, uint64_t generation,
+                            const struct inode *i)
+{
+    const struct inode *other = NULL;
+    while ((other = inode_identified(t, ino, generation, other)))
+        if (other != i && is_lent(t, other))
+            return true;
+    return false;
+}
+
 int inode_lend(struct inode_table *t, uint64_t node, const struct wire_attr *attr,
                struct inode *parent, struct bytes name, struct inode **ret)
 {
-    const struct inode *known = find_known(t, attr, parent, name), *other = NULL;
-    if (known && known->connection == t->connection && known->node != node)
+    const struct inode *known = inode_known(t, attr, parent, name);
+    if ((known && known->connection == t->connection && known->node != node) ||
+        another_is_lent(t, attr->ino, attr->generation, known))
         return -EEXIST;
-    while ((other = inode_identified(t, attr->ino, attr->generation, other)))
-        if (other != known && is_lent(t, other))
-            return -EEXIST;
     struct inode *i;
     int r = enter(t, node, attr, 0, parent, name, &i);
     if (r < 0)
@@ -457,6 +467,15 @@ int inode_lend(struct inode_table *t, uint64_t node, const struct wire_attr *att
     i->wire_refs--;
     *ret = i;
     return 0;
+}
+
+bool inode_lend_own(struct inode_table *t, struct inode *i)
+{
+    if (i->connection != t->connection || i->wire_refs == 0 ||
+        (i->wire_refs == 1 && another_is_lent(t, i->ino, i->generation, i)))
+        return false;
+    i->wire_refs--;
+    return true;
 }
 
 void inode_lent_back(struct inode_table *t, uint64_t node, uint64_t ino, uint64_t generation)
@@ -694,6 +713,7 @@ void inode_drop(struct inode_table *t, struct inode *i)
             inode_give_back(t, i->node, i->wire_refs);
         content_unreferenced(t, i->ino, i->generation);
         known_gone(t, i);
+        attrs_changed(t, i->ino, i->generation);
         name_free(i, i->name);
         free(i);
         i = parent;
@@ -731,11 +751,4 @@ void inode_changed(struct inode_table *t, struct inode *i)
 {
     inode_attr_changed(t, i);
     content_rewritten(i);
-}
-
-void inode_names_changed(struct inode_table *t, struct inode *directory)
-{
-    directory->flags &= (uint8_t)~INODE_CACHED;
-    known_changed(t, directory);
-    tree_changed(t, directory->ino, directory->generation, true);
 }

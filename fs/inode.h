@@ -28,6 +28,7 @@
 #include <sys/types.h>
 
 #include "base/buffer.h"
+#include "attrs.h"
 #include "content.h"
 #include "known.h"
 #include "tree.h"
@@ -107,6 +108,7 @@ struct inode_table {
     struct tree_store tree;
     struct content_store content;
     struct known_files known;
+    struct wire_attr *attrs; /* attrs.h */
 };
 
 /* Makes the table with its root, which has FUSE_ROOT_ID and stays for ever. -ENOMEM. */
@@ -136,7 +138,10 @@ struct inode *inode_named(struct inode_table *t, const struct inode *parent, str
  * known as that, when it was seen at another of its names since (INODE_LINKED). */
 struct inode *inode_file_named(struct inode_table *t, const struct inode *parent,
                                struct bytes name);
-/* The next one there, or NULL. */
+/* The inode by which the kernel knows this file, at parent/name if it has a place; or NULL. */
+struct inode *inode_known(struct inode_table *t, const struct wire_attr *attr,
+                          const struct inode *parent, struct bytes name);
+/* The next one at the name of i, or NULL. */
 struct inode *inode_named_after(const struct inode *i, const struct inode *parent,
                                 struct bytes name);
 
@@ -151,6 +156,10 @@ int inode_enter(struct inode_table *t, uint64_t node, const struct wire_attr *at
  * inode_lent_back. -EEXIST: not possible now, because of another inode of this file; -ENOMEM. */
 int inode_lend(struct inode_table *t, uint64_t node, const struct wire_attr *attr,
                struct inode *parent, struct bytes name, struct inode **ret);
+
+/* One of an inode's own references becomes the caller's, as if it had been lent. False: not
+ * possible now. */
+bool inode_lend_own(struct inode_table *t, struct inode *i);
 
 /* Takes over a reference that may have been lent: it is given to the inode that lives by it, or
  * back to the server. */
@@ -231,9 +240,6 @@ int inode_depth(struct inode_table *t, const struct inode *directory, uint64_t n
  * alone, or of anything. */
 void inode_attr_changed(struct inode_table *t, struct inode *i);
 void inode_changed(struct inode_table *t, struct inode *i);
-
-/* Notes that we have made a name in a directory lead elsewhere. */
-void inode_names_changed(struct inode_table *t, struct inode *directory);
 
 /* Of a name, not to be foreseen by whoever chooses it. */
 uint64_t inode_hash_name(const struct inode_table *t, struct bytes name);

@@ -8,15 +8,14 @@
 #include "base/clock.h"
 #include "climb.h"
 #include "coherence.h"
+#include "names.h"
 #include "pipeline.h"
 #include "repair.h"
 
-static void entry_done(struct request *r, int error, const struct wire_message *reply)
+static void looked_up(struct request *r, int error, const struct wire_message *reply)
 {
     struct driver *d = r->driver;
-    if (r->message.type == WIRE_MKDIR)
-        d->naming--;
-    if (error == -ENOENT && r->message.type == WIRE_LOOKUP) {
+    if (error == -ENOENT) {
         /* With a timeout, the kernel also remembers that there is none. */
         struct fuse_entry_param none = {
             .entry_timeout = coherence_entry_timeout(d, r->inode, NULL, NULL, r->stamp)};
@@ -26,26 +25,58 @@ static void entry_done(struct request *r, int error, const struct wire_message *
             return;
         }
     }
+    struct inode *i;
+    if (error == 0)
+        error = inode_enter(&d->inodes, reply->entry.node, &reply->entry.attr, 0, r->inode,
+                            request_name(r), &i);
+    if (error < 0)
+        request_fail(r, error);
+    else
+        request_reply_entry(r, i, &reply->entry.attr);
+}
+
+static void made(struct request *r, int error, const struct wire_message *reply)
+{
+    struct driver *d = r->driver;
+    if (r->message.type == WIRE_MKDIR)
+        d->naming--;
     if (error < 0) {
         request_fail(r, error);
         return;
     }
+    const struct wire_made *m = &reply->made;
     /* LINK makes its entry in the target directory, all others in `inode`. */
-    struct inode *parent = r->target ? r->target : r->inode, *i;
-    if (r->message.type != WIRE_LOOKUP)
-        inode_names_changed(&d->inodes, parent);
-    error = inode_enter(&d->inodes, reply->entry.node, &reply->entry.attr, 0, parent,
-                        request_name(r), &i);
+    struct inode *parent = inode_pin(r->target ? r->target : r->inode), *i;
+    names_made(r, parent, &m->attr, &m->directory);
+    error = inode_enter(&d->inodes, m->node, &m->attr, 0, parent, request_name(r), &i);
     if (error < 0) {
         request_fail(r, error);
-        return;
+    } else {
+        /* The kernel believes these attributes even if it has been told meanwhile that they
+         * changed. */
+        if (r->message.type == WIRE_LINK)
+            inode_changed(&d->inodes, i);
+        else if (m->empty && S_ISDIR(m->attr.mode))
+            names_made_empty(r, i, &m->attr);
+        request_reply_entry(r, i, &m->attr);
     }
-    /* The kernel believes these attributes even if it has been told meanwhile that they changed. */
-    if (r->message.type == WIRE_LINK)
-        inode_changed(&d->inodes, i);
-    else if (r->message.type == WIRE_MKDIR)
-        i->flags |= INODE_READ; /* it is empty */
-    request_reply_entry(r, i, &reply->entry.attr);
+    names_made_end(d, parent);
+    inode_unpin(&d->inodes, parent);
+}
+
+/* Answers a look-up of a name that leads to that file, if its attributes are known. So it is with
+ * what a rename here has put there: the kernel asks by force about a name that is to be replaced.
+ */
+static bool find_known(struct request *r, uint64_t ino, uint64_t generation)
+{
+    struct inode_table *inodes = &r->driver->inodes;
+    const struct wire_attr *attr = attrs_get(inodes, ino, generation);
+    struct inode *i = attr ? inode_known(inodes, attr, r->inode, request_name(r)) : NULL;
+    if (!i || i->parent != r->inode || !attrs_are_sure(i, attr) ||
+        !bytes_equal(bytes_of(i->name, i->name_len), request_name(r)))
+        return false;
+    request_reply_entry(r, i, attr);
+    return true;
 }
 
 /* Answers a look-up by what was read ahead. */
@@ -57,21 +88,22 @@ static bool find_read_ahead(struct request *r)
         return false;
     /* It is right as of now. */
     r->stamp = d->inodes.stamp;
-    ssize_t index = tree_named(&d->inodes, listing, request_name(r));
-    if (index == -ENOENT && tree_has_all_names(listing)) {
-        entry_done(r, -ENOENT, NULL);
+    if (tree_lacks(&d->inodes, listing, request_name(r))) {
+        looked_up(r, -ENOENT, NULL);
         return true;
     }
-    if (index < 0)
-        return false;
-    struct wire_dirent entry;
+    struct wire_dirent entry = {0};
     struct inode *i;
-    tree_read(listing, (size_t)index, &entry);
-    if (coherence_serving(d))
+    ssize_t index = tree_named(&d->inodes, listing, request_name(r));
+    if (index < 0 && !tree_made(&d->inodes, listing, request_name(r), &entry.attr))
+        return false;
+    if (index >= 0)
+        tree_read(listing, (size_t)index, &entry);
+    if (index >= 0 && coherence_serving(d))
         tree_read_linked(listing, (size_t)index, &entry);
     if (!entry.node ||
         inode_lend(&d->inodes, entry.node, &entry.attr, r->inode, entry.name, &i) < 0)
-        return false;
+        return find_known(r, entry.attr.ino, entry.attr.generation);
     request_reply_entry(r, i, &entry.attr);
     return true;
 }
@@ -87,7 +119,7 @@ static void look_up(struct request *r)
         return;
     }
     struct inode *directory = inode_pin(r->inode);
-    request_send(r, entry_done);
+    request_send(r, looked_up);
     directory_missed(d, directory);
     inode_unpin(&d->inodes, directory);
 }
@@ -182,8 +214,9 @@ static void getattr_done(struct request *r, int error, const struct wire_message
     }
 }
 
-/* The kernel asks for the attributes of what it has read once more, because of the time of the
- * last access. But reading what is here is none. */
+/* The kernel asks for the attributes of what it has changed or read once more. The service has told
+ * them with its answer to the change; and reading what is here does not set the time of the last
+ * access. */
 static bool stat_read_ahead(struct request *r)
 {
     struct driver *d = r->driver;
@@ -192,12 +225,13 @@ static bool stat_read_ahead(struct request *r)
     if (i->type == S_IFDIR) {
         const struct tree_directory *listing = tree_find(&d->inodes, i);
         attr = listing ? tree_attr(listing) : NULL;
+        if (!attr)
+            attr = attrs_get(&d->inodes, i->ino, i->generation);
     } else {
         const struct content *c = content_get(&d->inodes, i->ino, i->generation);
-        /* Another name of it may have been removed, or one where it was not seen last been renamed,
-         * without our knowing that it was this file. */
-        bool one_name = i->parent && !(i->flags & INODE_LINKED);
-        attr = c && c->here && c->attr.nlink <= 1 && one_name ? &c->attr : NULL;
+        attr = c && c->here ? &c->attr : attrs_get(&d->inodes, i->ino, i->generation);
+        if (attr && !attrs_are_sure(i, attr))
+            attr = NULL;
     }
     if (!attr && coherence_serving(d))
         attr = known_attr(&d->inodes, i);
@@ -392,7 +426,7 @@ void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, 
     r->message.mknod =
         (struct wire_mknod){.mode = mode, .rdev = (uint32_t)rdev, .name = request_name(r)};
     REQUEST_SET_MAKER(r, mknod);
-    request_send(r, entry_done);
+    request_send(r, made);
 }
 
 void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
@@ -403,7 +437,7 @@ void op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
     r->message.mkdir = (struct wire_mkdir){.mode = mode, .name = request_name(r)};
     REQUEST_SET_MAKER(r, mkdir);
     r->driver->naming++;
-    request_send(r, entry_done);
+    request_send(r, made);
 }
 
 void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
@@ -419,17 +453,7 @@ void op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const cha
     r->message.symlink =
         (struct wire_symlink){.name = request_name(r), .target = buffer_view(&r->storage)};
     REQUEST_SET_MAKER(r, symlink);
-    request_send(r, entry_done);
-}
-
-/* What is read ahead of a file that loses a name here, or is moved, is not right any more: the time
- * of its change. */
-static void note_moved(struct inode_table *inodes, const struct inode *parent, struct bytes name)
-{
-    const struct inode *i = inode_named(inodes, parent, name);
-    known_name_changed(inodes, parent, name);
-    for (; i; i = inode_named_after(i, parent, name))
-        tree_changed(inodes, i->ino, i->generation, false);
+    request_send(r, made);
 }
 
 /* The file there is about to lose its name. */
@@ -442,11 +466,8 @@ static void set_victim(struct request *r, const struct inode *parent, struct byt
 
 static void removed(struct request *r, int error, const struct wire_message *reply)
 {
-    if (error == 0) {
-        inode_names_changed(&r->driver->inodes, r->inode);
-        note_moved(&r->driver->inodes, r->inode, request_name(r));
-        inode_removed(&r->driver->inodes, r->inode, request_name(r));
-    }
+    if (error == 0)
+        names_removed(r, &reply->removed);
     request_done_ok(r, error, reply);
 }
 
@@ -471,16 +492,12 @@ void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 
 static void renamed(struct request *r, int error, const struct wire_message *reply)
 {
-    r->driver->naming--;
-    if (error == 0) {
-        inode_names_changed(&r->driver->inodes, r->inode);
-        inode_names_changed(&r->driver->inodes, r->target);
-        note_moved(&r->driver->inodes, r->inode, request_name(r));
-        note_moved(&r->driver->inodes, r->target, request_new_name(r));
-    }
-    inode_rename_end(&r->driver->inodes, r->inode, request_name(r), r->target, request_new_name(r),
-                     error == 0, r->message.rename.flags & RENAME_EXCHANGE, clock_monotonic_ns());
     struct driver *d = r->driver;
+    d->naming--;
+    if (error == 0)
+        names_renamed(r, &reply->renamed);
+    inode_rename_end(&d->inodes, r->inode, request_name(r), r->target, request_new_name(r),
+                     error == 0, r->message.rename.flags & RENAME_EXCHANGE, clock_monotonic_ns());
     struct inode *to = r->inode != r->target ? inode_pin(r->target) : NULL;
     char new_name[WIRE_NAME_MAX + 1];
     struct bytes name = request_new_name(r);
@@ -524,7 +541,7 @@ void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const char *
     if (!r || !request_set_inode(r, ino) || !request_set_target(r, new_parent))
         return;
     r->message.link.name = request_name(r);
-    request_send(r, entry_done);
+    request_send(r, made);
 }
 
 static void statfs_done(struct request *r, int error, const struct wire_message *reply)

@@ -9,6 +9,7 @@
 #include "device.h"
 #include "fetch.h"
 #include "lock.h"
+#include "names.h"
 #include "pipeline.h"
 #include "prefetch.h"
 #include "repair.h"
@@ -313,7 +314,6 @@ static void reply_created(struct request *r, struct inode *i, const struct wire_
                                 .keep_cache = coherence_keep_cache(d, i, attr, r->stamp)};
     h->direct = r->direct;
     inode_changed(&d->inodes, i);
-    inode_names_changed(&d->inodes, r->inode);
     inode_looked_up(i);
     pipeline_note_attr(d, h, attr);
     if (fuse_reply_create(r->fuse, &e, &fi) != 0) {
@@ -331,8 +331,9 @@ static void create_done(struct request *r, int error, const struct wire_message 
         return;
     }
     const struct wire_created *c = &reply->created;
-    struct inode *i;
+    struct inode *i, *directory = inode_pin(r->inode);
     struct handle *h;
+    names_made(r, directory, &c->attr, &c->directory);
     error = inode_enter(&d->inodes, c->node, &c->attr, 0, r->inode, request_name(r), &i);
     if (error == 0) {
         error = handle_new(&d->handles, i, c->handle, r->connection, r->message.create.flags, &h);
@@ -342,12 +343,14 @@ static void create_done(struct request *r, int error, const struct wire_message 
     if (error < 0) {
         discard_wire_handle(d, c->handle);
         request_fail(r, error);
-        return;
+    } else {
+        if (h->flags & WIRE_OPEN_WRITE)
+            pipeline_known(r);
+        r->output = handle_pin(h);
+        request_with_attributes(r, i, &c->attr, reply_created);
     }
-    if (h->flags & WIRE_OPEN_WRITE)
-        pipeline_known(r);
-    r->output = handle_pin(h);
-    request_with_attributes(r, i, &c->attr, reply_created);
+    names_made_end(d, directory);
+    inode_unpin(&d->inodes, directory);
 }
 
 void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,

@@ -103,6 +103,7 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
         read_content(r);
         return;
     }
+    attrs_changed(&r->driver->inodes, r->handle->inode->ino, r->handle->inode->generation);
     if (!sequence_read(r))
         read_at_service(r);
 }

@@ -21,6 +21,11 @@ struct tree_part {
     struct tree_entry entries[];
 };
 
+/* Something was made, or moved to the name, by this mount. */
+struct made_name {
+    uint64_t ino, generation; /* ino 0: not known */
+};
+
 struct tree_directory {
     struct tree_directory *newer, *older;
     uint64_t node;
@@ -31,10 +36,11 @@ struct tree_directory {
     size_t count;
     size_t capacity; /* of names: a power of two */
     size_t stale;
-    size_t walked; /* behind the last subdirectory that was opened and had no listing */
-    bool fresh;    /* attr is right */
-    bool end;      /* the last entry is the directory's last */
-    bool unlisted; /* rules left something out */
+    struct table made; /* hash of name -> struct made_name: since the answer */
+    size_t walked;     /* behind the last subdirectory that was opened and had no listing */
+    bool fresh;        /* attr is right */
+    bool end;          /* the last entry is the directory's last */
+    bool unlisted;     /* rules left something out */
 };
 
 /* --- entries ------------------------------------------------------------------------- */
@@ -59,20 +65,25 @@ static struct tree_entry *entry_at(const struct tree_directory *d, size_t index)
     return &part->entries[index - part->first];
 }
 
+static void read_entry(const struct tree_entry *e, bool linked, struct wire_dirent *ret)
+{
+    if (e->gone) {
+        *ret = (struct wire_dirent){0};
+        return;
+    }
+    unpack(e, ret);
+    if (!e->fresh || (e->linked && !linked))
+        ret->node = 0;
+}
+
 void tree_read(const struct tree_directory *directory, size_t index, struct wire_dirent *ret)
 {
-    const struct tree_entry *e = entry_at(directory, index);
-    unpack(e, ret);
-    if (!e->fresh || e->linked)
-        ret->node = 0;
+    read_entry(entry_at(directory, index), false, ret);
 }
 
 void tree_read_linked(const struct tree_directory *directory, size_t index, struct wire_dirent *ret)
 {
-    const struct tree_entry *e = entry_at(directory, index);
-    unpack(e, ret);
-    if (!e->fresh)
-        ret->node = 0;
+    read_entry(entry_at(directory, index), true, ret);
 }
 
 size_t tree_count(const struct tree_directory *directory)
@@ -177,7 +188,8 @@ static size_t part_memory(const struct tree_part *p)
 
 static size_t names_memory(const struct tree_directory *d)
 {
-    return d->capacity * sizeof *d->names;
+    return d->capacity * sizeof *d->names + d->made.capacity * sizeof *d->made.slots +
+           d->made.count * sizeof(struct made_name);
 }
 
 static size_t memory_of(const struct tree_directory *d)
@@ -202,58 +214,60 @@ static void directory_free(struct tree_directory *d)
         part_free(p);
     }
     free(d->names);
+    struct made_name *m;
+    for (size_t cursor = 0; (m = table_next(&d->made, &cursor));)
+        free(m);
+    table_release(&d->made);
     free(d);
 }
 
-/* Gives back or away the references of a part; it is in no chain. */
-static void pass_references(struct inode_table *t, const struct tree_part *p)
+/* Gives back or away the reference of an entry; it is in no chain. */
+static void pass_reference(struct inode_table *t, const struct tree_entry *e)
 {
-    for (size_t i = 0; i < p->count; i++) {
-        struct wire_dirent entry;
-        if (!p->entries[i].held)
-            continue;
-        unpack(&p->entries[i], &entry);
-        inode_lent_back(t, entry.node, entry.attr.ino, entry.attr.generation);
-        content_unreferenced(t, entry.attr.ino, entry.attr.generation);
-    }
+    struct wire_dirent entry;
+    if (!e->held)
+        return;
+    unpack(e, &entry);
+    inode_lent_back(t, entry.node, entry.attr.ino, entry.attr.generation);
+    content_unreferenced(t, entry.attr.ino, entry.attr.generation);
 }
 
-static void remove_from_chains(struct inode_table *t, const struct tree_part *p)
+static void remove_from_chain(struct inode_table *t, const struct tree_entry *e)
 {
-    for (size_t i = 0; i < p->count; i++) {
-        if (!p->entries[i].held)
-            continue;
-        struct tree_entry **link = chain_of_entry(t, &p->entries[i]);
-        while (*link != &p->entries[i])
-            link = &(*link)->same;
-        *link = p->entries[i].same;
-    }
+    if (!e->held)
+        return;
+    struct tree_entry **link = chain_of_entry(t, e);
+    while (*link != e)
+        link = &(*link)->same;
+    *link = e->same;
 }
 
 static void drop(struct inode_table *t, struct tree_directory *d)
 {
     struct tree_store *tree = &t->tree;
     for (const struct tree_part *p = d->parts; p; p = p->next)
-        remove_from_chains(t, p);
+        for (size_t i = 0; i < p->count; i++)
+            remove_from_chain(t, &p->entries[i]);
     tree->count -= d->count;
     tree->bytes -= memory_of(d);
     (void)table_take(&tree->directories, identity_key(t, d->attr.ino, d->attr.generation));
     order_remove(tree, d);
     for (const struct tree_part *p = d->parts; p; p = p->next)
-        pass_references(t, p);
-    inode_give_back(t, d->node, 1);
+        for (size_t i = 0; i < p->count; i++)
+            pass_reference(t, &p->entries[i]);
+    inode_lent_back(t, d->node, d->attr.ino, d->attr.generation);
     directory_free(d);
 }
 
 /* --- changes ---------------------------------------------------------------------------- */
 
-static void take_away(struct inode_table *t, uint64_t ino, uint64_t generation, bool names)
+/* The attributes of a file, wherever they are told. */
+static void take_attr_away(struct inode_table *t, uint64_t ino, uint64_t generation)
 {
     struct tree_directory *d = find(t, ino, generation);
-    if (d && names)
-        drop(t, d);
-    else if (d)
+    if (d)
         d->fresh = false;
+    attrs_changed(t, ino, generation);
     if (!t->tree.count)
         return;
     for (struct tree_entry *e = *chain_of(t, ino, generation); e; e = e->same) {
@@ -268,12 +282,18 @@ static void take_away(struct inode_table *t, uint64_t ino, uint64_t generation, 
     }
 }
 
-void tree_changed(struct inode_table *t, uint64_t ino, uint64_t generation, bool names)
+static void take_away(struct inode_table *t, uint64_t ino, uint64_t generation, bool names)
+{
+    struct tree_directory *d = names ? find(t, ino, generation) : NULL;
+    if (d)
+        drop(t, d);
+    take_attr_away(t, ino, generation);
+}
+
+/* For the answers that are under way. */
+static void note_change(struct inode_table *t, uint64_t ino, uint64_t generation, bool names)
 {
     struct tree_store *tree = &t->tree;
-    take_away(t, ino, generation, names);
-    if (!names)
-        content_changed(t, ino, generation);
     if (!tree->asked)
         return;
     uint64_t stamp = ++t->stamp;
@@ -282,6 +302,14 @@ void tree_changed(struct inode_table *t, uint64_t ino, uint64_t generation, bool
             .ino = ino, .generation = generation, .stamp = stamp, .names = names};
     else
         tree->lost_stamp = stamp;
+}
+
+void tree_changed(struct inode_table *t, uint64_t ino, uint64_t generation, bool names)
+{
+    take_away(t, ino, generation, names);
+    if (!names)
+        content_changed(t, ino, generation);
+    note_change(t, ino, generation, names);
 }
 
 /* --- taking ------------------------------------------------------------------------------ */
@@ -426,7 +454,7 @@ static void attach(struct inode_table *t, struct tree_directory *d, struct tree_
     tree->count += p->count;
     tree->bytes += part_memory(p);
     if (d->names && d->count > d->capacity) {
-        tree->bytes -= names_memory(d);
+        tree->bytes -= d->capacity * sizeof *d->names;
         d->capacity = 0;
         free(take_ptr(d->names));
     }
@@ -522,6 +550,7 @@ void tree_forget(struct inode_table *t)
 {
     while (t->tree.oldest)
         drop(t, t->tree.oldest);
+    attrs_forget(t);
     t->tree.lost_stamp = ++t->stamp;
 }
 
@@ -601,9 +630,15 @@ bool tree_has_all_names(const struct tree_directory *directory)
     return directory->end && !directory->unlisted;
 }
 
+bool tree_was_added_to(const struct tree_directory *directory)
+{
+    return directory->made.count;
+}
+
 bool tree_is_stale(const struct tree_directory *directory)
 {
-    return directory->stale > TREE_STALE_MAX + directory->count / TREE_STALE_PART;
+    return directory->made.count ||
+           directory->stale > TREE_STALE_MAX + directory->count / TREE_STALE_PART;
 }
 
 static int index_names(struct inode_table *t, struct tree_directory *d)
@@ -615,7 +650,7 @@ static int index_names(struct inode_table *t, struct tree_directory *d)
     if (!d->names)
         return -ENOMEM;
     d->capacity = capacity;
-    t->tree.bytes += names_memory(d);
+    t->tree.bytes += capacity * sizeof *d->names;
     for (struct tree_part *p = d->parts; p; p = p->next)
         index_part(t, d, p);
     return 0;
@@ -629,10 +664,26 @@ ssize_t tree_named(struct inode_table *t, struct tree_directory *directory, stru
     const struct tree_entry *e;
     for (uint32_t at = *name_chain(t, directory, name); at; at = e->next_name) {
         e = entry_at(directory, at - 1);
-        if (bytes_equal(tree_entry_name(data_of(e)), name))
+        if (!e->gone && bytes_equal(tree_entry_name(data_of(e)), name))
             return (ssize_t)at - 1;
     }
     return -ENOENT;
+}
+
+bool tree_made(const struct inode_table *t, const struct tree_directory *directory,
+               struct bytes name, struct wire_attr *ret)
+{
+    const struct made_name *m = table_get(&directory->made, inode_hash_name(t, name));
+    if (!m)
+        return false;
+    *ret = (struct wire_attr){.ino = m->ino, .generation = m->generation};
+    return true;
+}
+
+bool tree_lacks(struct inode_table *t, struct tree_directory *directory, struct bytes name)
+{
+    return tree_has_all_names(directory) && tree_named(t, directory, name) == -ENOENT &&
+           !table_get(&directory->made, inode_hash_name(t, name));
 }
 
 bool tree_can_go_on(const struct tree_directory *directory)
@@ -652,11 +703,97 @@ size_t tree_unread(const struct inode_table *t, const struct tree_directory *dir
 {
     size_t n = 0;
     for (; index < directory->count && n < max; index++) {
+        const struct tree_entry *e = entry_at(directory, index);
         struct wire_dirent entry;
-        unpack(entry_at(directory, index), &entry);
-        if (entry.node && S_ISDIR(entry.attr.mode) &&
-            !find(t, entry.attr.ino, entry.attr.generation))
+        unpack(e, &entry);
+        if (e->gone || !entry.node || !S_ISDIR(entry.attr.mode))
+            continue;
+        const struct tree_directory *below = find(t, entry.attr.ino, entry.attr.generation);
+        if (!below || tree_was_added_to(below))
             ret[n++] = entry.node;
     }
     return n;
+}
+
+/* --- names that this mount changes ---------------------------------------------------------- */
+
+static void remove_entry(struct inode_table *t, struct tree_entry *e)
+{
+    remove_from_chain(t, e);
+    e->gone = true;
+    e->fresh = false;
+    pass_reference(t, e);
+    e->held = false;
+}
+
+static void forget_made(struct inode_table *t, struct tree_directory *d, struct bytes name)
+{
+    t->tree.bytes -= names_memory(d);
+    free(table_take(&d->made, inode_hash_name(t, name)));
+    t->tree.bytes += names_memory(d);
+}
+
+/* The name is not noted yet. -ENOMEM */
+static int note_made(struct inode_table *t, struct tree_directory *d, struct bytes name,
+                     const struct wire_attr *file)
+{
+    struct made_name *m = d->made.count < TREE_MADE_MAX ? calloc(1, sizeof *m) : NULL, *old;
+    if (!m)
+        return -ENOMEM;
+    if (file)
+        *m = (struct made_name){.ino = file->ino, .generation = file->generation};
+    t->tree.bytes -= names_memory(d);
+    int r = table_put(&d->made, inode_hash_name(t, name), m, (void **)&old);
+    free(r < 0 ? m : old);
+    t->tree.bytes += names_memory(d);
+    return r;
+}
+
+/* 1: the name is there, and leads to that file; 0: it is not there, any more. -ENOMEM */
+static int clear_name(struct inode_table *t, struct tree_directory *d, struct bytes name,
+                      const struct wire_attr *file)
+{
+    ssize_t index = tree_named(t, d, name);
+    struct tree_entry *e = index >= 0 ? entry_at(d, (size_t)index) : NULL;
+    struct wire_dirent entry;
+    if (e && file) {
+        unpack(e, &entry);
+        if (e->held && entry.attr.ino == file->ino && entry.attr.generation == file->generation)
+            return 1;
+    }
+    if (e)
+        remove_entry(t, e);
+    else if (index == -ENOENT)
+        forget_made(t, d, name);
+    return index == -ENOMEM ? -ENOMEM : 0;
+}
+
+void tree_name_made(struct inode_table *t, const struct inode *directory, struct bytes name,
+                    const struct wire_attr *file)
+{
+    struct tree_directory *d = find(t, directory->ino, directory->generation);
+    if (d) {
+        int r = clear_name(t, d, name, file);
+        if (r == 0)
+            r = note_made(t, d, name, file);
+        if (r < 0)
+            drop(t, d);
+    }
+    take_attr_away(t, directory->ino, directory->generation);
+    note_change(t, directory->ino, directory->generation, true);
+}
+
+void tree_name_removed(struct inode_table *t, const struct inode *directory, struct bytes name)
+{
+    struct tree_directory *d = find(t, directory->ino, directory->generation);
+    if (d && clear_name(t, d, name, NULL) < 0)
+        drop(t, d);
+    take_attr_away(t, directory->ino, directory->generation);
+    note_change(t, directory->ino, directory->generation, true);
+}
+
+bool tree_add_empty(struct inode_table *t, uint64_t node, const struct wire_attr *attr)
+{
+    const struct wire_tree_directory empty = {.node = node, .attr = *attr, .end = true};
+    return add(t, &empty) == 0;
 }

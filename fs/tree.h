@@ -2,8 +2,10 @@
  * directory, until the kernel wants it.
  *
  * A listing is right as long as it is here. It was asked for while changes were reported, and
- * every change, of others or of ours, takes away what it concerns: a directory's listing when one
- * of its names changes, an entry's attributes when its file does. What changed between the
+ * every change by others takes away what it concerns: a directory's listing when one of its names
+ * changes, an entry's attributes when its file does. Of a name that this mount changes the entry
+ * goes, and what was made in its place is known to be there, but not in which order: whoever lists
+ * the directory next asks for it anew. What changed between the
  * request and its answer is noted meanwhile and taken away as soon as that is here. Directories and
  * files are known by identity, whether they are inodes or not.
  *
@@ -36,13 +38,17 @@ struct inode_table;
 #define TREE_STALE_MAX 16
 #define TREE_STALE_PART 64
 
+/* Names made in a directory since it was asked for; past that it is not kept. Bounds memory. */
+#define TREE_MADE_MAX 16384
+
 struct tree_directory;
 struct tree_part;
 
 struct tree_entry {
     struct tree_entry *same; /* chain of identities: of those with a reference */
     struct tree_part *part;
-    uint32_t offset : 29; /* in the part's data */
+    uint32_t offset : 28; /* in the part's data */
+    uint32_t gone : 1;    /* the name was removed */
     uint32_t held : 1;    /* it has a reference */
     uint32_t fresh : 1;   /* its attributes are right, */
     uint32_t linked : 1;  /* but for what was done by another of its names */
@@ -79,8 +85,18 @@ void tree_take(struct inode_table *t, const struct wire_tree *reply, uint64_t co
                uint64_t stamp, bool keep);
 
 /* A file, or (names) a directory's names, have changed, whether they are known or not. Takes away
- * the file's content too (content.h). */
+ * the file's content and attributes too (content.h, attrs.h). */
 void tree_changed(struct inode_table *t, uint64_t ino, uint64_t generation, bool names);
+
+/* The same for one name of a directory that this mount has made lead to a file (NULL: it is not
+ * known to which) or to nothing, while nobody else has changed the directory since that was asked
+ * for. */
+void tree_name_made(struct inode_table *t, const struct inode *directory, struct bytes name,
+                    const struct wire_attr *file);
+void tree_name_removed(struct inode_table *t, const struct inode *directory, struct bytes name);
+
+/* A directory was made, and is empty. Takes over a reference, if true. */
+bool tree_add_empty(struct inode_table *t, uint64_t node, const struct wire_attr *attr);
 
 /* Anything may have changed. */
 void tree_forget(struct inode_table *t);
@@ -108,7 +124,15 @@ const struct wire_attr *tree_attr(const struct tree_directory *directory);
 bool tree_is_complete(const struct tree_directory *directory);
 /* And rules leave nothing out of listings that could be looked up. */
 bool tree_has_all_names(const struct tree_directory *directory);
-/* The attributes of many entries were taken away. */
+/* A name that was made, and is not among the entries: ino and generation of what it leads to; ino
+ * 0: that is not known. */
+bool tree_made(const struct inode_table *t, const struct tree_directory *directory,
+               struct bytes name, struct wire_attr *ret);
+/* There is no such name in the directory. */
+bool tree_lacks(struct inode_table *t, struct tree_directory *directory, struct bytes name);
+/* Something was made that is not among the entries. */
+bool tree_was_added_to(const struct tree_directory *directory);
+/* Or the attributes of many were taken away: it is to be asked for anew. */
 bool tree_is_stale(const struct tree_directory *directory);
 
 /* It does not have all entries, but room for more, which follow tree_cookie. */
@@ -129,7 +153,8 @@ ssize_t tree_index(const struct tree_directory *directory, uint64_t cookie, size
 /* Of a name; -ENOENT; -ENOMEM. */
 ssize_t tree_named(struct inode_table *t, struct tree_directory *directory, struct bytes name);
 
-/* Decodes an entry; node is 0 when its attributes are not known any more, or not for certain. */
+/* Decodes an entry; node is 0 when its attributes are not known any more, or not for certain, and
+ * so is all of it when its name was removed. */
 void tree_read(const struct tree_directory *directory, size_t index, struct wire_dirent *ret);
 /* The same, when nobody can be asked: of a file with more names than one they are as it was when it
  * was seen, but for changes that were reported. */

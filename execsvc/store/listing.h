@@ -52,3 +52,10 @@ void listing_settle(struct listing *l);
 
 /* Says in STATUS and the workspace's counters what was left out. */
 void listing_count(const struct listing *l);
+
+/* A descriptor to read a directory's names from when nobody has asked for them: that is no access.
+ * Errors as grip_take and open(2). */
+int directory_open(struct node *dir, int *ret_fd);
+
+/* Nothing is in it; false also when it cannot be read. */
+bool directory_is_empty(struct node *dir);

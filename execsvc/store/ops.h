@@ -78,6 +78,9 @@ void place_close(struct place *place);
 #define _cleanup_place_ _cleanup_(place_close)
 #define PLACE_NONE ((struct place){.grip.fd = -1})
 
+/* Attributes of the directory as it is now; ino 0: they are not to be had. */
+void place_attr(const struct place *place, struct wire_attr *ret);
+
 /* Looks up a name of dir (dir_fd, seen as view says) and enters it as a node, which the session
  * then holds one reference more on. -ENOENT also when it is hidden. */
 int entry_find(struct file_session *session, const struct view *view, struct node *dir, int dir_fd,

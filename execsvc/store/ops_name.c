@@ -1,11 +1,13 @@
 #include "store/ops.h"
 
 #include "store/creator.h"
+#include "store/listing.h"
 #include "store/path.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Longest text of a symbolic link, as the kernel's. */
 #define TARGET_MAX 4095
@@ -80,6 +82,13 @@ void place_close(struct place *place)
     place->dir = NULL;
 }
 
+void place_attr(const struct place *place, struct wire_attr *ret)
+{
+    struct statx stx;
+    if (grip_statx_fd(place->grip.fd, &stx) < 0 || node_attr(place->dir, &stx, ret) < 0)
+        *ret = (struct wire_attr){0};
+}
+
 /* --- looking up ------------------------------------------------------------------ */
 
 static int find(struct file_session *session, const struct view *view, struct node *dir, int dir_fd,
@@ -125,20 +134,17 @@ int entry_find(struct file_session *session, const struct view *view, struct nod
     return r;
 }
 
-static int reply_entry(struct file_session *session, const struct place *place, struct reply *ret)
-{
-    ret->message = (struct wire_message){.type = WIRE_ENTRY};
-    return entry_find(session, &place->view, place->dir, place->grip.fd, place->name,
-                      &ret->message.entry.attr, &ret->message.entry.node);
-}
-
 OPERATION(lookup)
 {
     _cleanup_place_ struct place place = PLACE_NONE;
     int r = place_open(session, m->lookup.parent, m->lookup.name, &place);
     if (r < 0)
         return r;
-    return place.hidden ? -ENOENT : reply_entry(session, &place, ret);
+    if (place.hidden)
+        return -ENOENT;
+    ret->message = (struct wire_message){.type = WIRE_ENTRY};
+    return entry_find(session, &place.view, place.dir, place.grip.fd, place.name,
+                      &ret->message.entry.attr, &ret->message.entry.node);
 }
 
 static uint64_t read_u64(const uint8_t *data)
@@ -175,10 +181,22 @@ static int place_open_new(struct file_session *session, uint64_t parent, struct 
 static int reply_made(struct file_session *session, const struct place *place, int flags,
                       struct reply *ret)
 {
-    int r = reply_entry(session, place, ret);
+    ret->message = (struct wire_message){.type = WIRE_MADE};
+    struct wire_made *made = &ret->message.made;
+    int r = entry_find(session, &place->view, place->dir, place->grip.fd, place->name, &made->attr,
+                       &made->node);
     if (r == -ENOMEM || r == -ENFILE)
         (void)unlinkat(place->grip.fd, place->name, flags);
+    if (r == 0)
+        place_attr(place, &made->directory);
     return r;
+}
+
+/* Others may have put something in it before the session held its node. */
+static bool is_empty(struct file_session *session, uint64_t number)
+{
+    _cleanup_node_ struct node *node = NULL;
+    return node_get_directory(session, number, &node) == 0 && directory_is_empty(node);
 }
 
 OPERATION(mknod)
@@ -225,7 +243,10 @@ OPERATION(mkdir)
     creator_leave(&creator);
     if (r < 0)
         return r;
-    return reply_made(session, &place, AT_REMOVEDIR, ret);
+    r = reply_made(session, &place, AT_REMOVEDIR, ret);
+    if (r == 0)
+        ret->message.made.empty = is_empty(session, ret->message.made.node);
+    return r;
 }
 
 OPERATION(symlink)
@@ -296,7 +317,8 @@ static int remove_name(struct file_session *session, uint64_t parent, struct byt
         grip_keep_removed(place.dir->workspace, place.grip.fd, place.name);
     if (unlinkat(place.grip.fd, place.name, flags) < 0)
         return -errno;
-    reply_ok(ret);
+    ret->message = (struct wire_message){.type = WIRE_REMOVED};
+    place_attr(&place, &ret->message.removed.directory);
     return 0;
 }
 
@@ -308,6 +330,24 @@ OPERATION(unlink)
 OPERATION(rmdir)
 {
     return remove_name(session, m->rmdir.parent, m->rmdir.name, AT_REMOVEDIR, ret);
+}
+
+/* Attributes of what is at place, if the session holds its node. */
+static void held_attr(struct file_session *session, const struct place *place,
+                      struct wire_attr *ret)
+{
+    _cleanup_node_ struct node *node = NULL, *held = NULL;
+    struct statx stx;
+    if (node_find_at(place->dir, place->grip.fd, place->name, &node) < 0 ||
+        node_get(session, node->number, &held) < 0 || grip_stat(node, &stx) < 0 ||
+        node_attr(node, &stx, ret) < 0)
+        *ret = (struct wire_attr){0};
+}
+
+static bool is_there(const struct place *place)
+{
+    return faccessat(place->grip.fd, place->name, F_OK, AT_SYMLINK_NOFOLLOW) == 0 ||
+           errno != ENOENT;
 }
 
 /* True when what is at `from` would be hidden at `to`, or what is hidden there lost. */
@@ -360,7 +400,12 @@ OPERATION(rename)
     if (from.dir->workspace != to.dir->workspace)
         return -EXDEV;
     r = rename_places(&from, &to, flags);
-    if (r == 0)
-        reply_ok(ret);
-    return r;
+    if (r < 0)
+        return r;
+    ret->message = (struct wire_message){.type = WIRE_RENAMED};
+    place_attr(&from, &ret->message.renamed.directory);
+    place_attr(&to, &ret->message.renamed.new_directory);
+    held_attr(session, &to, &ret->message.renamed.attr);
+    ret->message.renamed.kept = is_there(&from);
+    return 0;
 }

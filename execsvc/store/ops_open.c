@@ -273,10 +273,13 @@ OPERATION(create)
     for (int tries = 1;; tries++) {
         r = create_new(session, &place, &m->create, flags, &ret->message.created);
         if (r != -EEXIST || (wire & WIRE_OPEN_EXCLUSIVE))
-            return r;
+            break;
         /* Never O_CREAT without O_EXCL: it would open a FIFO that lies there. */
         r = create_existing(session, &place, wire, &ret->message.created);
         if (r != -ENOENT || tries == CREATE_TRIES)
-            return r;
+            break;
     }
+    if (r == 0)
+        place_attr(&place, &ret->message.created.directory);
+    return r;
 }

@@ -31,30 +31,6 @@ static void walk_release(struct walk *w)
 }
 #define _cleanup_walk_ _cleanup_(walk_release)
 
-/* Reading ahead is no access: nobody has asked for these directories yet. (Of another's directory
- * only who may do everything can read it so.) */
-static int open_directory(struct node *dir, int *ret)
-{
-    int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOATIME;
-    _cleanup_grip_ struct grip grip = {.fd = -1};
-    int r = grip_take(dir, &grip, NULL);
-    if (r < 0)
-        return r;
-    int fd = openat(grip.fd, ".", flags);
-    if (fd < 0 && errno == EPERM) {
-        flags &= ~O_NOATIME;
-        fd = openat(grip.fd, ".", flags);
-    }
-    if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
-        grip_trim(dir->workspace->store, 0);
-        fd = openat(grip.fd, ".", flags);
-    }
-    if (fd < 0)
-        return -errno;
-    *ret = fd;
-    return 0;
-}
-
 /* Reads names until they are all there (*ret_end) or take more than room as DIRENTs. */
 static int read_names(struct walk *w, int fd, size_t room, bool *ret_end)
 {
@@ -199,7 +175,7 @@ static int add_directory(struct walk *w, uint64_t number, bool first, uint64_t c
     else if (dir->device != w->device || l.view.dir.own != VISIBILITY_SHOW)
         r = -E2BIG;
     if (r == 0)
-        r = open_directory(dir, &fd);
+        r = directory_open(dir, &fd);
     if (r == 0 && cookie && lseek(fd, (off_t)cookie, SEEK_SET) < 0)
         r = -errno;
     /* Before its names are read: what changes from here on is reported. */

@@ -44,6 +44,19 @@ static void check_reply(const struct wire_message *reply)
         break;
     case WIRE_CREATED:
         check_attr(&reply->created.attr);
+        check_attr(&reply->created.directory);
+        break;
+    case WIRE_MADE:
+        check_attr(&reply->made.attr);
+        check_attr(&reply->made.directory);
+        break;
+    case WIRE_REMOVED:
+        check_attr(&reply->removed.directory);
+        break;
+    case WIRE_RENAMED:
+        check_attr(&reply->renamed.directory);
+        check_attr(&reply->renamed.new_directory);
+        check_attr(&reply->renamed.attr);
         break;
     case WIRE_DIRENTS: {
         struct bytes list = bytes_of(reply->dirents.entries.data, reply->dirents.entries.len);
@@ -92,10 +105,10 @@ static uint64_t look_up(struct race_scene *s, uint64_t parent, struct bytes name
     return ask(s, &m) < 0 ? 0 : s->f->reply.message.entry.node;
 }
 
-static void forget_entry(struct race_scene *s, int r)
+static void forget_made(struct race_scene *s, int r)
 {
     if (r == 0)
-        forget(s, s->f->reply.message.entry.node);
+        forget(s, s->f->reply.message.made.node);
 }
 
 static void on_lookup(struct race_scene *s)
@@ -154,40 +167,39 @@ static void on_mknod(struct race_scene *s)
 {
     static const mode_t types[] = {S_IFREG, S_IFIFO, S_IFSOCK};
     char buffer[32];
-    forget_entry(s, ask(s, &(struct wire_message){
-                               .type = WIRE_MKNOD,
-                               .mknod = {.parent = s->e,
-                                         .mode = types[s->round / 2 % ARRAY_SIZE(types)] | 0644,
-                                         .name = pick(s, "node", buffer)}}));
+    forget_made(s, ask(s, &(struct wire_message){
+                              .type = WIRE_MKNOD,
+                              .mknod = {.parent = s->e,
+                                        .mode = types[s->round / 2 % ARRAY_SIZE(types)] | 0644,
+                                        .name = pick(s, "node", buffer)}}));
 }
 
 static void on_mkdir(struct race_scene *s)
 {
     char buffer[32];
-    forget_entry(
-        s,
-        ask(s, &(struct wire_message){
-                   .type = WIRE_MKDIR,
-                   .mkdir = {.parent = s->e, .mode = 0755, .name = pick(s, "directory", buffer)}}));
+    forget_made(s, ask(s, &(struct wire_message){.type = WIRE_MKDIR,
+                                                 .mkdir = {.parent = s->e,
+                                                           .mode = 0755,
+                                                           .name = pick(s, "directory", buffer)}}));
 }
 
 static void on_symlink(struct race_scene *s)
 {
     char buffer[32];
-    forget_entry(s, ask(s, &(struct wire_message){
-                               .type = WIRE_SYMLINK,
-                               .symlink = {.parent = s->e,
-                                           .name = pick(s, "link", buffer),
-                                           .target = bytes_of_string("../../../../outside/e")}}));
+    forget_made(s, ask(s, &(struct wire_message){
+                              .type = WIRE_SYMLINK,
+                              .symlink = {.parent = s->e,
+                                          .name = pick(s, "link", buffer),
+                                          .target = bytes_of_string("../../../../outside/e")}}));
 }
 
 static void on_link(struct race_scene *s)
 {
     char buffer[32];
-    forget_entry(s, ask(s, &(struct wire_message){.type = WIRE_LINK,
-                                                  .link = {.node = s->target,
-                                                           .parent = s->e,
-                                                           .name = pick(s, "hard", buffer)}}));
+    forget_made(s, ask(s, &(struct wire_message){.type = WIRE_LINK,
+                                                 .link = {.node = s->target,
+                                                          .parent = s->e,
+                                                          .name = pick(s, "hard", buffer)}}));
 }
 
 static void on_unlink(struct race_scene *s)

@@ -168,20 +168,24 @@ int t_create_workspace(struct fixture *f, const char *id)
                                          .workspace_create.thread_id = bytes_of_string(id)});
 }
 
-static int64_t entry(struct fixture *f, const struct wire_message *m)
+int64_t t_lookup(struct fixture *f, uint64_t parent, const char *name)
 {
-    int r = run(f, m);
+    int r =
+        run(f, &(struct wire_message){.type = WIRE_LOOKUP,
+                                      .lookup = {.parent = parent, .name = bytes_of_string(name)}});
     if (r < 0)
         return r;
     assert_true(f->reply.message.entry.node > 0);
     return (int64_t)f->reply.message.entry.node;
 }
 
-int64_t t_lookup(struct fixture *f, uint64_t parent, const char *name)
+static int64_t made(struct fixture *f, const struct wire_message *m)
 {
-    return entry(
-        f, &(struct wire_message){.type = WIRE_LOOKUP,
-                                  .lookup = {.parent = parent, .name = bytes_of_string(name)}});
+    int r = run(f, m);
+    if (r < 0)
+        return r;
+    assert_true(f->reply.message.made.node > 0);
+    return (int64_t)f->reply.message.made.node;
 }
 
 int64_t t_walk(struct fixture *f, const char *path)
@@ -198,31 +202,31 @@ int64_t t_walk(struct fixture *f, const char *path)
 
 int64_t t_mkdir(struct fixture *f, uint64_t parent, const char *name)
 {
-    return entry(f, &(struct wire_message){
-                        .type = WIRE_MKDIR,
-                        .mkdir = {.parent = parent, .mode = 0755, .name = bytes_of_string(name)}});
+    return made(f, &(struct wire_message){
+                       .type = WIRE_MKDIR,
+                       .mkdir = {.parent = parent, .mode = 0755, .name = bytes_of_string(name)}});
 }
 
 int64_t t_symlink(struct fixture *f, uint64_t parent, const char *name, const char *target)
 {
-    return entry(f, &(struct wire_message){.type = WIRE_SYMLINK,
-                                           .symlink = {.parent = parent,
-                                                       .name = bytes_of_string(name),
-                                                       .target = bytes_of_string(target)}});
+    return made(f, &(struct wire_message){.type = WIRE_SYMLINK,
+                                          .symlink = {.parent = parent,
+                                                      .name = bytes_of_string(name),
+                                                      .target = bytes_of_string(target)}});
 }
 
 int64_t t_mknod(struct fixture *f, uint64_t parent, const char *name, uint32_t mode)
 {
-    return entry(f, &(struct wire_message){
-                        .type = WIRE_MKNOD,
-                        .mknod = {.parent = parent, .mode = mode, .name = bytes_of_string(name)}});
+    return made(f, &(struct wire_message){
+                       .type = WIRE_MKNOD,
+                       .mknod = {.parent = parent, .mode = mode, .name = bytes_of_string(name)}});
 }
 
 int64_t t_link(struct fixture *f, uint64_t node, uint64_t parent, const char *name)
 {
-    return entry(f, &(struct wire_message){
-                        .type = WIRE_LINK,
-                        .link = {.node = node, .parent = parent, .name = bytes_of_string(name)}});
+    return made(f, &(struct wire_message){
+                       .type = WIRE_LINK,
+                       .link = {.node = node, .parent = parent, .name = bytes_of_string(name)}});
 }
 
 int t_unlink(struct fixture *f, uint64_t parent, const char *name)

@@ -1,8 +1,12 @@
 /* What one session is told of what others change. Where nothing is detected, nothing is told. */
 #include "store_fixture.h"
 
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -196,6 +200,146 @@ static void test_what_others_do_is_detected(void **state)
     other_close(&o);
 }
 
+static struct wire_attr attr_of(struct fixture *f, uint64_t node)
+{
+    struct wire_attr attr;
+    assert_int_equal(t_getattr(f, node, 0, &attr), 0);
+    return attr;
+}
+
+/* told is what GETATTR answers afterwards. */
+static void check_told(struct fixture *f, struct wire_attr told, uint64_t node)
+{
+    const struct wire_attr attr = attr_of(f, node);
+    assert_int_equal(told.ino, attr.ino);
+    assert_int_equal(told.generation, attr.generation);
+    assert_int_equal(told.version, attr.version); /* of its times and its size */
+    assert_int_equal(told.mode, attr.mode);
+    assert_int_equal(told.nlink, attr.nlink);
+    assert_int_equal(told.flags, attr.flags);
+}
+
+/* Who changes a name is told what its directory is like since. */
+static void test_what_changes_of_names_tell(void **state)
+{
+    struct fixture *f = *state;
+    struct wire_message m;
+    uint64_t handle, dir = (uint64_t)t_mkdir(f, f->demo, "dir");
+    m = f->reply.message;
+    assert_true(m.made.empty);
+    check_told(f, m.made.directory, f->demo);
+    check_told(f, m.made.attr, dir);
+    uint64_t sub = (uint64_t)t_mkdir(f, dir, "sub");
+    m = f->reply.message;
+    check_told(f, m.made.directory, dir);
+    assert_int_equal(attr_of(f, dir).nlink, 3);
+    uint64_t file = (uint64_t)t_create(f, dir, "file", WIRE_OPEN_WRITE, 0644, &handle);
+    m = f->reply.message;
+    check_told(f, m.created.directory, dir);
+    t_release(f, handle);
+    assert_int_equal(t_create(f, dir, "file", WIRE_OPEN_WRITE, 0644, &handle), (int64_t)file);
+    m = f->reply.message;
+    check_told(f, m.created.directory, dir);
+    t_release(f, handle);
+    uint64_t link = (uint64_t)t_symlink(f, dir, "link", "x");
+    m = f->reply.message;
+    assert_false(m.made.empty);
+    check_told(f, m.made.directory, dir);
+    assert_int_equal(t_link(f, file, dir, "hard"), (int64_t)file);
+    m = f->reply.message;
+    check_told(f, m.made.directory, dir);
+    assert_true(t_mknod(f, dir, "fifo", S_IFIFO | 0600) > 0);
+    m = f->reply.message;
+    check_told(f, m.made.directory, dir);
+    assert_int_equal(t_unlink(f, dir, "fifo"), 0);
+    m = f->reply.message;
+    check_told(f, m.removed.directory, dir);
+
+    assert_int_equal(t_rename(f, dir, "link", sub, "moved", 0), 0);
+    m = f->reply.message;
+    check_told(f, m.renamed.directory, dir);
+    check_told(f, m.renamed.new_directory, sub);
+    check_told(f, m.renamed.attr, link);
+    assert_false(m.renamed.kept);
+    assert_int_equal(t_rename(f, dir, "file", sub, "moved", RENAME_EXCHANGE), 0);
+    m = f->reply.message;
+    check_told(f, m.renamed.attr, file);
+    /* Names of one file: nothing happens. */
+    assert_int_equal(t_rename(f, sub, "moved", dir, "hard", 0), 0);
+    m = f->reply.message;
+    assert_true(m.renamed.kept);
+    check_told(f, m.renamed.directory, sub);
+    assert_int_equal(t_lookup(f, sub, "moved"), (int64_t)file);
+    /* Of what it has not asked for it is told nothing. */
+    make_file(f, "unknown", "");
+    assert_int_equal(t_rename(f, f->demo, "unknown", dir, "unknown", 0), 0);
+    m = f->reply.message;
+    assert_int_equal(m.renamed.attr.ino, 0);
+
+    assert_int_equal(t_unlink(f, sub, "moved"), 0);
+    m = f->reply.message;
+    assert_int_equal(t_rmdir(f, dir, "sub"), 0);
+    m = f->reply.message;
+    check_told(f, m.removed.directory, dir);
+    assert_int_equal(attr_of(f, dir).nlink, 2);
+}
+
+/* Makes a file in each directory as soon as it is there, until one cannot be made. */
+static pid_t fill_directories(struct fixture *f, unsigned count)
+{
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child)
+        return child;
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (unsigned i = 0; i < count; i++) {
+        char name[32], path[4096];
+        int fd;
+        (void)snprintf(name, sizeof name, "new%u/x", i);
+        (void)tree_path(f, name, path);
+        while ((fd = open(path, O_WRONLY | O_CREAT, 0644)) < 0 && errno == ENOENT)
+            (void)sched_yield();
+        if (fd < 0)
+            _exit(1);
+        (void)close(fd);
+    }
+    _exit(0);
+}
+
+/* What comes to be in it before its node is held is nobody's to report. */
+static void test_a_new_directory_is_empty_or_reported(void **state)
+{
+    struct fixture *f = *state;
+    const unsigned count = 150;
+    unsigned filled = 0;
+    struct subscription *s;
+    if (!store_detects(f->store))
+        return;
+    assert_int_equal(subscription_open(f->session, on_wake, NULL, &s), 0);
+    struct other o = {.session = f->session, .subscription = s};
+    pid_t child = fill_directories(f, count);
+    for (unsigned i = 0; i < count; i++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "new%u", i);
+        assert_true(t_mkdir(f, f->demo, name) > 0);
+        const struct wire_made made = f->reply.message.made;
+        (void)snprintf(name, sizeof name, "new%u/x", i);
+        for (unsigned tries = 0; !exists(f, name) && tries < 10000; tries++)
+            (void)usleep(1000);
+        assert_true(exists(f, name));
+        assert_int_equal(store_detect(f->store), 0);
+        const char *text = told(&o, made.attr.ino);
+        filled += !made.empty;
+        if (made.empty && !strstr(text, "1:x "))
+            fail_msg("new%u was called empty, and what came to be there not told: %s", i, text);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    print_message("%u of %u were not empty any more\n", filled, count);
+    subscription_close(s);
+}
+
 static void test_nothing_without_detection(void **state)
 {
     struct fixture *f = *state;
@@ -291,6 +435,8 @@ int main(int argc, char **argv)
         T(test_who_is_told),
         T(test_too_much_becomes_everything),
         T(test_what_others_do_is_detected),
+        T(test_what_changes_of_names_tell),
+        T(test_a_new_directory_is_empty_or_reported),
         T(test_nothing_without_detection),
         T(test_a_file_that_is_open_is_followed),
         T(test_watches_are_given_back),

@@ -289,7 +289,7 @@ static void test_symlinks(void **state)
         (void)snprintf(name, sizeof name, "l%zu", i);
         int64_t node = t_symlink(f, f->demo, name, texts[i]);
         assert_true(node > 0);
-        assert_int_equal(f->reply.message.entry.attr.mode & S_IFMT, S_IFLNK);
+        assert_int_equal(f->reply.message.made.attr.mode & S_IFMT, S_IFLNK);
         const struct wire_message readlink = {.type = WIRE_READLINK,
                                               .readlink.node = (uint64_t)node};
         assert_int_equal(run(f, &readlink), 0);
@@ -304,7 +304,7 @@ static void test_symlinks(void **state)
     target[4095] = '\0';
     assert_true(t_symlink(f, f->demo, "long", target) > 0);
     const struct wire_message readlink = {.type = WIRE_READLINK,
-                                          .readlink.node = f->reply.message.entry.node};
+                                          .readlink.node = f->reply.message.made.node};
     assert_int_equal(run(f, &readlink), 0);
     assert_string_equal(t_data(f), target);
     free(target);
@@ -325,7 +325,7 @@ static void test_mknod(void **state)
     int64_t socket = t_mknod(f, f->demo, "socket", S_IFSOCK | 0600);
     assert_true(fifo > 0 && socket > 0);
     assert_true(t_mknod(f, f->demo, "file", S_IFREG | 04755) > 0);
-    assert_int_equal(f->reply.message.entry.attr.mode, S_IFREG | 04755);
+    assert_int_equal(f->reply.message.made.attr.mode, S_IFREG | 04755);
     assert_true(t_mknod(f, f->demo, "plain", 0600) > 0);
     assert_int_equal(t_mknod(f, f->demo, "dev", S_IFCHR | 0600), -EPERM);
     assert_int_equal(t_mknod(f, f->demo, "dev", S_IFBLK | 0600), -EPERM);
@@ -347,7 +347,7 @@ static void test_directories(void **state)
     struct fixture *f = *state;
     int64_t a = t_mkdir(f, f->demo, "a");
     assert_true(a > 0);
-    assert_int_equal(f->reply.message.entry.attr.mode, S_IFDIR | 0755);
+    assert_int_equal(f->reply.message.made.attr.mode, S_IFDIR | 0755);
     assert_int_equal(t_mkdir(f, f->demo, "a"), -EEXIST);
     assert_true(t_mkdir(f, (uint64_t)a, "b") > 0);
     assert_int_equal(t_rmdir(f, f->demo, "a"), -ENOTEMPTY);
@@ -368,14 +368,14 @@ static void test_links(void **state)
     struct fixture *f = *state;
     uint64_t a = make_closed(f, "a", "x");
     assert_int_equal(t_link(f, a, f->demo, "b"), (int64_t)a);
-    assert_int_equal(f->reply.message.entry.attr.nlink, 2);
+    assert_int_equal(f->reply.message.made.attr.nlink, 2);
     assert_int_equal(t_link(f, a, f->demo, "b"), -EEXIST);
     int64_t directory = t_mkdir(f, f->demo, "dir");
     assert_int_equal(t_link(f, (uint64_t)directory, f->demo, "c"), -EPERM);
     /* The link itself, not what it leads to. */
     int64_t symlink = t_symlink(f, f->demo, "s", "/etc/passwd");
     assert_int_equal(t_link(f, (uint64_t)symlink, f->demo, "s2"), symlink);
-    assert_int_equal(f->reply.message.entry.attr.mode & S_IFMT, S_IFLNK);
+    assert_int_equal(f->reply.message.made.attr.mode & S_IFMT, S_IFLNK);
     /* The node is reached by the name that is left. */
     assert_int_equal(t_unlink(f, f->demo, "a"), 0);
     assert_int_equal(t_getattr(f, a, 0, NULL), 0);

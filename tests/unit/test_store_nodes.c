@@ -261,10 +261,10 @@ static void test_made_for_others(void **state)
                                        .name = bytes_of_string("theirs")}};
     assert_int_equal(run(f, &m), root ? 0 : -EPERM);
     if (root) {
-        assert_int_equal(f->reply.message.entry.attr.uid, 4711);
-        assert_int_equal(f->reply.message.entry.attr.gid, 4712);
+        assert_int_equal(f->reply.message.made.attr.uid, 4711);
+        assert_int_equal(f->reply.message.made.attr.gid, 4712);
         /* Where that user may not write: the modes were checked where the caller is. */
-        const uint64_t theirs = f->reply.message.entry.node;
+        const uint64_t theirs = f->reply.message.made.node;
         m = (struct wire_message){.type = WIRE_CREATE,
                                   .create = {.parent = theirs,
                                              .flags = WIRE_OPEN_WRITE,
@@ -382,13 +382,13 @@ static void test_devices(void **state)
         return;
     }
     assert_int_equal(make_device(f, "device", S_IFBLK | 0640, WIRE_MAKE_OWNER), 0);
-    assert_int_equal(f->reply.message.entry.attr.mode, S_IFBLK | 0640);
-    assert_int_equal(f->reply.message.entry.attr.rdev, makedev(1, 3));
+    assert_int_equal(f->reply.message.made.attr.mode, S_IFBLK | 0640);
+    assert_int_equal(f->reply.message.made.attr.rdev, makedev(1, 3));
     assert_int_equal(t_unlink(f, f->demo, "device"), 0);
     assert_int_equal(make_device(f, "device", S_IFCHR | 0666, WIRE_MAKE_OWNER), 0);
 
     _cleanup_close_ int watch = watch_opens(tree_path(f, "device", path));
-    ask_everything(f, f->reply.message.entry.node);
+    ask_everything(f, f->reply.message.made.node);
     assert_false(was_opened(watch));
 
     assert_int_equal(mknod(path, S_IFCHR | 0666, makedev(1, 3)), 0);

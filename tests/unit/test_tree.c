@@ -289,6 +289,204 @@ static void test_changes(void **state)
     assert_null(root_listing(w));
 }
 
+/* --- names that this mount changes ------------------------------------------------------- */
+
+static bool lacks(struct world *w, const char *name)
+{
+    return tree_lacks(&w->t, root_listing(w), bytes_of_string(name));
+}
+
+static void made(struct world *w, const char *name, uint64_t ino)
+{
+    const struct wire_attr a = attr(ino, S_IFREG);
+    tree_name_made(&w->t, w->t.root, bytes_of_string(name), ino ? &a : NULL);
+    settle(w);
+}
+
+static void removed(struct world *w, const char *name)
+{
+    tree_name_removed(&w->t, w->t.root, bytes_of_string(name));
+    settle(w);
+}
+
+static void test_what_is_made_and_removed_is_known(void **state)
+{
+    struct world *w = *state;
+    take_sample(w);
+    struct wire_attr found;
+    assert_true(lacks(w, "new") && !lacks(w, "f13"));
+    made(w, "new", 50);
+    assert_false(lacks(w, "new"));
+    assert_true(tree_made(&w->t, root_listing(w), bytes_of_string("new"), &found));
+    assert_true(found.ino == 50 && found.generation == 7);
+    assert_int_equal(tree_named(&w->t, root_listing(w), bytes_of_string("new")), -ENOENT);
+    assert_true(tree_was_added_to(root_listing(w)) && tree_is_stale(root_listing(w)));
+    /* The directory's times have changed; all else is as it was. */
+    assert_null(tree_attr(root_listing(w)));
+    assert_int_equal(named(w, "f14").node, 14);
+    removed(w, "new");
+    assert_true(lacks(w, "new") && !tree_was_added_to(root_listing(w)));
+    removed(w, "f13");
+    assert_true(lacks(w, "f13"));
+    assert_int_equal(w->refs[13], 0);
+    removed(w, "f13"); /* nothing */
+    removed(w, "never");
+    assert_int_equal(w->refs[14], 1);
+    made(w, "f13", 51);
+    assert_false(lacks(w, "f13"));
+    assert_int_equal(tree_named(&w->t, root_listing(w), bytes_of_string("f13")), -ENOENT);
+}
+
+static void test_what_is_replaced(void **state)
+{
+    struct world *w = *state;
+    take_sample(w);
+    struct wire_attr found;
+    struct inode *i = lend(w, "f14");
+    made(w, "f14", 14); /* opened: it was that file already */
+    assert_int_equal(named(w, "f14").node, 14);
+    assert_false(tree_was_added_to(root_listing(w)));
+    made(w, "f14", 0);
+    assert_true(tree_made(&w->t, root_listing(w), bytes_of_string("f14"), &found));
+    assert_int_equal(found.ino, 0);
+    /* The inode has the entry's reference now. */
+    assert_int_equal(w->refs[14], 1);
+    inode_forget(&w->t, i, 1);
+    settle(w);
+    assert_int_equal(w->refs[14], 0);
+    made(w, "f14", 52); /* once more */
+    assert_true(tree_made(&w->t, root_listing(w), bytes_of_string("f14"), &found));
+    assert_int_equal(found.ino, 52);
+}
+
+static void test_readers_go_on_where_names_were_removed(void **state)
+{
+    struct world *w = *state;
+    take_sample(w);
+    removed(w, "f12");
+    removed(w, "d");
+    struct tree_directory *d = root_listing(w);
+    assert_int_equal(tree_index(d, 120, 3), 3);
+    assert_int_equal(tree_count(d), 11);
+    struct wire_dirent entry;
+    tree_read(d, 2, &entry);
+    assert_true(entry.name.len == 0 && entry.node == 0 && entry.type == 0);
+    tree_read(d, 3, &entry);
+    assert_int_equal(entry.node, 13);
+    uint64_t nodes[4];
+    assert_int_equal(tree_unread(&w->t, d, 0, nodes, ARRAY_SIZE(nodes)), 0);
+}
+
+static void test_another_directory_that_was_added_to_is_unread(void **state)
+{
+    struct world *w = *state;
+    take_sample(w);
+    uint64_t nodes[4];
+    assert_int_equal(tree_unread(&w->t, root_listing(w), 0, nodes, ARRAY_SIZE(nodes)), 0);
+    const struct inode below = {.ino = 20, .generation = 7};
+    tree_name_made(&w->t, &below, bytes_of_string("new"), NULL);
+    assert_int_equal(tree_unread(&w->t, root_listing(w), 0, nodes, ARRAY_SIZE(nodes)), 1);
+    assert_int_equal(nodes[0], 20);
+    assert_int_equal(named(w, "d").node, 0); /* its time of change has changed */
+}
+
+static void test_an_answer_on_its_way_may_lack_what_was_made(void **state)
+{
+    struct world *w = *state;
+    assert_int_equal(tree_asked(&w->t), 0);
+    uint64_t stamp = w->t.stamp;
+    made(w, "new", 50);
+    add_entry(w, 13, "f13", S_IFREG);
+    end_directory(w, 1);
+    take(w, stamp, true);
+    tree_answered(&w->t);
+    assert_null(root_listing(w));
+}
+
+static void test_a_new_directory_is_known_to_be_empty(void **state)
+{
+    struct world *w = *state;
+    const struct wire_attr a = attr(60, S_IFDIR);
+    struct inode *i;
+    w->refs[60] = 1;
+    assert_int_equal(inode_enter(&w->t, 60, &a, 0, w->t.root, bytes_of_string("new"), &i), 0);
+    inode_looked_up(i);
+    assert_true(inode_lend_own(&w->t, i));
+    assert_false(inode_lend_own(&w->t, i)); /* there is no other */
+    assert_true(tree_add_empty(&w->t, 60, &a));
+    struct tree_directory *d = tree_find(&w->t, i);
+    assert_true(tree_lacks(&w->t, d, bytes_of_string("x")) && tree_is_complete(d));
+    assert_int_equal(tree_count(d), 0);
+    tree_name_made(&w->t, i, bytes_of_string("x"), NULL);
+    assert_false(tree_lacks(&w->t, d, bytes_of_string("x")));
+    /* The listing's end is not the inode's. */
+    tree_changed(&w->t, 60, 7, true);
+    settle(w);
+    assert_int_equal(w->refs[60], 1);
+    inode_forget(&w->t, i, 1);
+    settle(w);
+    assert_int_equal(w->refs[60], 0);
+}
+
+static void test_too_many_names_made(void **state)
+{
+    struct world *w = *state;
+    char name[16];
+    take_sample(w);
+    for (unsigned i = 0; i < TREE_MADE_MAX; i++) {
+        (void)snprintf(name, sizeof name, "new%u", i);
+        made(w, name, 100 + i);
+    }
+    assert_false(lacks(w, "new7"));
+    made(w, "one more", 1);
+    assert_null(root_listing(w));
+}
+
+static void test_attributes_told_with_an_answer(void **state)
+{
+    struct world *w = *state;
+    struct wire_attr a = attr(50, S_IFREG);
+    assert_null(attrs_get(&w->t, 50, 7));
+    attrs_note(&w->t, &a);
+    assert_non_null(attrs_get(&w->t, 50, 7));
+    assert_null(attrs_get(&w->t, 50, 8));
+    assert_null(attrs_get(&w->t, 0, 0));
+    tree_changed(&w->t, 50, 7, false);
+    assert_null(attrs_get(&w->t, 50, 7));
+    /* Of a directory, whichever way it changes. */
+    a = attr(1, S_IFDIR);
+    attrs_note(&w->t, &a);
+    made(w, "new", 50);
+    assert_null(attrs_get(&w->t, 1, 7));
+    attrs_note(&w->t, &a);
+    removed(w, "new");
+    assert_null(attrs_get(&w->t, 1, 7));
+    attrs_note(&w->t, &a);
+    tree_changed(&w->t, 1, 7, true);
+    assert_null(attrs_get(&w->t, 1, 7));
+    /* With its last inode the reports end, and with the lease all. */
+    struct inode *i;
+    a = attr(50, S_IFREG);
+    w->refs[50] = 1;
+    assert_int_equal(inode_enter(&w->t, 50, &a, 0, w->t.root, bytes_of_string("file"), &i), 0);
+    attrs_note(&w->t, &a);
+    inode_drop(&w->t, i);
+    settle(w);
+    assert_null(attrs_get(&w->t, 50, 7));
+    attrs_note(&w->t, &a);
+    tree_forget(&w->t);
+    assert_null(attrs_get(&w->t, 50, 7));
+    /* Past their number one makes another go. */
+    for (uint64_t n = 0; n < 4 * ATTRS_MAX; n++) {
+        a = attr(100 + n, S_IFREG);
+        attrs_note(&w->t, &a);
+    }
+    size_t kept = 0;
+    for (uint64_t n = 0; n < 4 * ATTRS_MAX; n++)
+        kept += attrs_get(&w->t, 100 + n, 7) != NULL;
+    assert_true(kept > ATTRS_MAX / 2 && kept <= ATTRS_MAX);
+}
+
 static void test_a_listing_of_which_much_has_changed_is_stale(void **state)
 {
     struct world *w = *state;
@@ -583,6 +781,14 @@ int main(void)
         TEST(test_names_that_are_none),
         TEST(test_what_is_not_kept),
         TEST(test_changes),
+        TEST(test_what_is_made_and_removed_is_known),
+        TEST(test_what_is_replaced),
+        TEST(test_readers_go_on_where_names_were_removed),
+        TEST(test_another_directory_that_was_added_to_is_unread),
+        TEST(test_an_answer_on_its_way_may_lack_what_was_made),
+        TEST(test_a_new_directory_is_known_to_be_empty),
+        TEST(test_too_many_names_made),
+        TEST(test_attributes_told_with_an_answer),
         TEST(test_a_listing_of_which_much_has_changed_is_stale),
         TEST(test_changes_while_the_answer_is_on_its_way),
         TEST(test_inodes_live_by_what_was_lent),
