@@ -211,6 +211,29 @@ static void check_changes(struct doctor *d, json_t *changes)
         doctor_ok(d, "the service notices changes by %s", mode);
 }
 
+/* How the service keeps commands apart, and finds what belongs to one. */
+static void check_confinement(struct doctor *d, json_t *confinement)
+{
+    json_t *cgroup = json_object_get(confinement, "cgroup");
+    json_t *space = json_object_get(confinement, "pid-namespace");
+    const char *where = json_string_value(json_object_get(cgroup, "text"));
+    const char *why = json_string_value(json_object_get(space, "text"));
+    if (!where || !why)
+        return;
+    if (json_is_true(json_object_get(cgroup, "holds")))
+        doctor_ok(d, "the service finds and kills what belongs to a command by cgroup: %s", where);
+    else
+        doctor_note(d, "run the service as root, or delegate a cgroup v2 to it (Delegate=yes)",
+                    "the service finds what belongs to a command by a process of its own, which a "
+                    "command can kill: %s",
+                    where);
+    if (json_is_true(json_object_get(space, "holds")))
+        doctor_ok(d, "commands have pid namespaces: %s", why);
+    else
+        doctor_warning(d, "run the service as root, or where user namespaces are permitted",
+                       "commands can signal those of other workspaces, and the service: %s", why);
+}
+
 static void check_answers(struct doctor *d, struct client *client, bool local)
 {
     struct failure failure;
@@ -227,6 +250,7 @@ static void check_answers(struct doctor *d, struct client *client, bool local)
     if (local && root)
         check_root(d, root);
     check_changes(d, json_object_get(status, "changes"));
+    check_confinement(d, json_object_get(status, "confinement"));
     json_decref(status);
     wire_frame_free(reply);
 }

@@ -3,6 +3,7 @@ receipt and looked for from outside; what is not theirs stays."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -232,7 +233,9 @@ def test_without_a_namespace(client, service, run_berth, without):
     call = client.run(WORKSPACE, ["sh", "-c", f"setsid sleep {word} & sleep {word}"], timeout_ms=500)
     assert receipt(call) == ("timed_out", 3, 0, means)
     assert processes_with(word) == []
-    assert "taken away" in run_berth("status", "--json", check=True).stdout
+    report = run_berth("doctor").stdout
+    assert re.search(r"warning +commands can signal those of other workspaces", report), report
+    assert ("by cgroup: /" in report) == (means == "cgroup"), report
 
 
 def test_sandbox_ends_with_its_service(client, service, means):
