@@ -734,6 +734,25 @@ static void limits_that_cannot_be_set_are_told(void **state)
     assert_not_started(run, WIRE_STAGE_CONFINE, -EOPNOTSUPP, 125);
 }
 
+static void limit_of_processes(void **state)
+{
+    struct run *run = *state;
+    const struct command_options extra = {.processes = 1};
+    const char *const argv[] = {"sh", "-c", "true & wait $!", NULL};
+    bool can = run->confinement && confinement_cgroups(run->confinement) &&
+               cgroup_base_limits_pids(confinement_cgroups(run->confinement));
+    assert_int_equal(start(run, argv, &extra), can ? 0 : -EOPNOTSUPP);
+    if (!can) {
+        assert_not_started(run, WIRE_STAGE_CONFINE, -EOPNOTSUPP, 125);
+        return;
+    }
+    wait_for_end(run);
+    assert_exited(run, 2); /* the shell cannot fork */
+    run->ended = run->started = false;
+    run_script(run, "true & wait $!");
+    assert_exited(run, 0);
+}
+
 static void core_dump_is_told(void **state)
 {
     struct run *run = *state;
@@ -810,6 +829,7 @@ int main(int argc, char **argv)
         TEST(no_descriptors_is_told),
         TEST(no_processes_is_told),
         TEST(limits_that_cannot_be_set_are_told),
+        TEST(limit_of_processes),
         TEST(core_dump_is_told),
         TEST(directory_that_was_deleted),
     };
