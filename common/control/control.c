@@ -48,7 +48,9 @@ static void end_peers(struct control *c, const char *reason)
 
 static void on_patience(evutil_socket_t fd, short what, void *context)
 {
-    end_peers(context, "the connection to the service is lost");
+    struct control *c = context;
+    c->away = true;
+    end_peers(c, "the connection to the service is lost");
 }
 
 void control_set_client(struct control *c, struct client *client, const char *reason)
@@ -66,6 +68,7 @@ void control_set_suspended(struct control *c, bool suspended)
     const struct timeval patience = {.tv_sec = CONTROL_PATIENCE_MS / 1000};
     if (!c)
         return;
+    c->away = false;
     if (suspended)
         (void)event_add(c->patience, &patience);
     else

@@ -26,9 +26,9 @@
 /* Programs at a time; stops a runaway script from using up the descriptors of a mount. */
 #define CONTROL_PEERS_MAX 1024
 
-/* For so long programs wait for a connection that is being made again, as the service keeps the
- * session. */
-#define CONTROL_PATIENCE_MS 60000
+/* For so long programs wait for a connection that is being made again. Then they are told that it
+ * is lost, as they would be by one of their own, and can come back to their commands. */
+#define CONTROL_PATIENCE_MS 10000
 
 struct control;
 

@@ -24,6 +24,7 @@ struct control {
     TAILQ_HEAD(, peer) peers;
     size_t peer_count;
     size_t program_count; /* of these, with a session */
+    bool away;            /* the client has been without a connection for too long */
     uint64_t calls;       /* passed on, ever */
 };
 

@@ -258,10 +258,40 @@ def test_a_mounts_connection_is_used(harness, away, start_mount):
 @pytest.mark.timeout(150)
 def test_a_mount_whose_service_is_gone_says_so(harness, away, start_mount):
     mount = start_mount(away.service, url=away.relay.url, env=away.env)
-    process = away.begin("sh", "-c", "echo ready; sleep 60", stderr=subprocess.PIPE)
+    process = away.begin("sh", "-c", "echo ready; sleep 60", options=["--reattach", "2"], stderr=subprocess.PIPE)
     assert process.stdout.readline() == b"ready\n"
     away.relay.refuse()
     away.service.kill()
-    _, error = process.communicate(timeout=100)
+    _, error = process.communicate(timeout=60)
     assert process.returncode == 120, error
     mount.kill()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_five_hundred_at_once(away):
+    """And each has its own verdict and its own output."""
+    away.relay.delay(0)
+    away.run("true", check=True)
+    started = [away.begin("sh", "-c", f"read x < /dev/null; sleep 1; echo {n}; exit {n % 100}",
+                          stderr=subprocess.PIPE) for n in range(500)]
+    for n, process in enumerate(started):
+        out, error = process.communicate(timeout=400)
+        assert (process.returncode, out) == (n % 100, f"{n}\n".encode()), error
+    assert len(away.harness.holders()) == 1
+    assert away.run("true").returncode == 0
+    assert away.connections()[0]["programs"] == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_thousands_in_a_row_leave_nothing_behind(away):
+    away.relay.delay(0)
+    away.run("true", check=True)
+    holder, = away.harness.holders()
+    descriptors = lambda pid: len(os.listdir(f"/proc/{pid}/fd"))
+    before = descriptors(holder), away.service.descriptors()
+    argv = [away.harness.program("berth"), "exec", "-w", WORKSPACE, "--", "true"]
+    away.harness.run(["xargs", "-P", "4", "-I{}", *argv], input="x\n" * 3000, env=away.env, timeout=1000, check=True)
+    wait_until(lambda: (descriptors(holder), away.service.descriptors()) == before, 20, "descriptors as before")
+    assert away.harness.holders() == [holder]
