@@ -65,3 +65,18 @@ const char *log_escape(const void *data, size_t len, char *out, size_t size)
     out[used] = '\0';
     return out;
 }
+
+const char *log_level_name(enum log_level level)
+{
+    switch (level) {
+    case LOG_LEVEL_ERROR:
+        return "error";
+    case LOG_LEVEL_WARNING:
+        return "warning";
+    case LOG_LEVEL_INFO:
+        return "info";
+    case LOG_LEVEL_DEBUG:
+        return "debug";
+    }
+    return "info";
+}

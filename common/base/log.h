@@ -11,6 +11,9 @@ enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARNING, LOG_LEVEL_INFO, LOG_LEVEL_D
 void log_setup(const char *program, enum log_level level);
 enum log_level log_level_get(void);
 
+/* As on the command line: "error" … */
+const char *log_level_name(enum log_level level);
+
 void log_write(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #define log_error(...) log_write(LOG_LEVEL_ERROR, __VA_ARGS__)

@@ -149,6 +149,10 @@ enum wire_attach_flags {
 /* An offset in EXEC_ATTACH: where the stream's end is now. */
 #define WIRE_ATTACH_NOW UINT64_MAX
 
+enum wire_cancel_flags {
+    WIRE_CANCEL_LEAVE = 1,
+};
+
 /* How a command ended. DESIGN: the verdict. Numbers are wire format. */
 enum wire_verdict {
     WIRE_VERDICT_EXITED = 1,

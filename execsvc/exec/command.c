@@ -194,7 +194,7 @@ static void on_output(evutil_socket_t fd, short what, void *context)
 {
     struct output *o = context;
     struct command *c = o->command;
-    size_t room = c->discard ? OUTPUT_READ_MAX : c->events.room(c->events.context);
+    size_t room = c->discard ? OUTPUT_READ_MAX : c->events.room(c->events.context, o->number);
     if (room == 0) {
         (void)event_del(o->readable);
         return;
@@ -408,13 +408,18 @@ static void on_terminated(void *context, const struct kill_receipt *receipt)
 
 void command_terminate(struct command *c, enum wire_verdict why, const char *text)
 {
+    command_terminate_within(c, TERMINATION_GRACE_MS, why, text);
+}
+
+void command_terminate_within(struct command *c, uint64_t grace_ms, enum wire_verdict why,
+                              const char *text)
+{
     if (c->termination || !c->exited)
         return;
     c->verdict.verdict = why;
     (void)snprintf(c->verdict.text, sizeof c->verdict.text, "%s", text ? text : "");
     event_release(&c->timeout);
-    if (termination_start(c->base, c->kill_set, TERMINATION_GRACE_MS, on_terminated, c,
-                          &c->termination) < 0)
+    if (termination_start(c->base, c->kill_set, grace_ms, on_terminated, c, &c->termination) < 0)
         kill_set_kill(c->kill_set);
 }
 

@@ -63,8 +63,9 @@ void command_verdict_not_started(struct command_verdict *v, enum wire_exec_stage
 struct command_events {
     /* execve has succeeded. Not called for a command that did not start. */
     void (*started)(void *context, pid_t pid);
-    /* How many bytes of output can be taken now. 0: none are read until command_resume. */
-    size_t (*room)(void *context);
+    /* How many bytes of this stream's output can be taken now. 0: none are read until
+     * command_resume. */
+    size_t (*room)(void *context, uint32_t stream);
     /* At most room() bytes, at most WIRE_CHUNK_MAX. offset counts from 0 in each stream (1 or
      * 2). */
     void (*output)(void *context, uint32_t stream, uint64_t offset, struct bytes data);
@@ -116,3 +117,7 @@ int command_resize(struct command *c, uint32_t rows, uint32_t columns);
 /* Ends it for a reason of ours: TERM to all that belongs to it, after a grace of 2 s KILL. The
  * verdict is `why` with text, unless the leader has ended before. */
 void command_terminate(struct command *c, enum wire_verdict why, const char *text);
+
+/* The same with another grace. */
+void command_terminate_within(struct command *c, uint64_t grace_ms, enum wire_verdict why,
+                              const char *text);

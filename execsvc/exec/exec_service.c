@@ -1,572 +1,588 @@
 #include "exec/exec_service.h"
 
-#include <pwd.h>
-#include <signal.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <string.h>
+#include <sys/queue.h>
 
 #include "base/log.h"
-#include "confine/confinement.h"
+#include "base/table.h"
 #include "exec/command.h"
-#include "exec/environment.h"
+#include "keeper/keeper.h"
+#include "keeper/link.h"
+#include "keeper/process.h"
 #include "names/thread_id.h"
+#include "server/held.h"
+#include "store/json_file.h"
 
-/* Commands at a time: stops one client from using up the machine's processes and our
- * descriptors (up to five each) for all others. */
-#define EXEC_RUNNING_MAX 512
+/* Output of one call that may be on its way here from the keeper; and on towards a client that has
+ * stopped taking any. */
+#define RELAY_WINDOW ((size_t)128 << 10)
 
-/* How often those that have ended are looked at again, whose leader has left something behind. */
-#define LEFT_LOOK_MS 200
+/* A keeper that is about to end may still answer the connection. */
+#define CONNECT_TRIES 5
+#define CONNECT_PAUSE_MS 50
 
-/* Where a command sees its workspace. */
-#define WORKSPACE_PATH "/workspace"
+/* How long a keeper may take to say WELCOME: it may have to read what earlier ones have left. */
+#define WELCOME_TIMEOUT_S 15
 
-#define EXEC_FLAGS_KNOWN (WIRE_EXEC_STDIN | WIRE_EXEC_MERGE | WIRE_EXEC_PTY)
-
-/* A user database entry without a usable home. */
-#define HOME_FALLBACK "/"
-
-struct exec {
+/* A call of a client, and of ours at the keeper. */
+struct relay {
+    TAILQ_ENTRY(relay) entry;
     struct exec_service *service;
-    struct exec *next;
-    struct exec *previous;
-    struct call *call; /* NULL when the client is gone */
-    struct command *command;
-    struct workspace *workspace;
-    uint8_t id[WIRE_EXEC_ID_MAX];
-    size_t id_len;
-    bool synced; /* see exec_service_start */
-    uint64_t input_received;
-    const struct command_verdict *verdict; /* the command's, once it has ended */
+    struct call *call; /* NULL: the client is gone */
+    enum wire_type type;
+    uint64_t tag;             /* at the keeper; 0: the request was not sent yet */
+    struct buffer request;    /* until nothing would be done, or told, twice by sending it again */
+    struct held held;         /* what came within the call until then */
+    bool synced;              /* see exec_service_start */
+    size_t window;            /* item bytes that were granted to the keeper and have not come */
+    size_t input_window;      /* item bytes that the client may still send */
+    struct wire_frame *reply; /* waits for the barrier */
     struct barrier *barrier;
-    bool left; /* it has ended and been answered, and what its leader left behind goes on */
 };
+
+TAILQ_HEAD(relay_list, relay);
 
 struct exec_service {
     struct event_base *base;
     struct store *store;
     struct subscribers *subscribers; /* NULL: nobody is waited for */
-    struct confinement *confinement;
-    struct event *look; /* at those that are `left` */
     struct spawn_limits limits;
-    char *user;
-    char *home;
-    struct exec *running; /* and those that are left */
-    size_t running_count;
-    size_t left_count;
+    char name[64]; /* see keeper_settings */
+    struct keeper_settings settings;
+    struct link *link; /* NULL: not connected */
+    bool ready;
+    unsigned tries;
+    struct event *again;
+    struct relay_list relays;
+    struct table by_tag; /* those that were sent */
+    size_t running;
     uint64_t started;
     uint64_t refused;
 };
 
-static void reply_verdict(struct call *call, const struct command_verdict *v, uint64_t seq,
-                          enum wire_coherence coherence)
+static void relay_free(struct relay *r)
 {
-    const struct wire_message message = {
-        .type = WIRE_EXEC_EXIT,
-        .exec_exit =
-            {
-                .verdict = v->verdict,
-                .code = (uint32_t)v->code,
-                .signal = (uint32_t)v->signal,
-                .core = v->core,
-                .stage = v->stage,
-                .error = (uint32_t)-v->error,
-                .removed = v->removed < UINT32_MAX ? (uint32_t)v->removed : UINT32_MAX,
-                .left = v->left < UINT32_MAX ? (uint32_t)v->left : UINT32_MAX,
-                .means = v->means,
-                .stdout_bytes = v->stdout_bytes,
-                .stderr_bytes = v->stderr_bytes,
-                .duration_ns = v->duration_ns,
-                .timeout_ms = v->timeout_ms,
-                .fs_seq = seq,
-                .coherence = coherence,
-                .text = bytes_of_string(v->text),
-            },
-    };
-    call_reply(call, &message);
+    struct exec_service *s = r->service;
+    TAILQ_REMOVE(&s->relays, r, entry);
+    if (r->tag)
+        (void)table_take(&s->by_tag, r->tag);
+    if (r->barrier)
+        barrier_cancel(r->barrier);
+    s->running -= r->type == WIRE_EXEC;
+    wire_frame_free(r->reply);
+    held_release(&r->held);
+    buffer_release(&r->request);
+    free(r);
 }
 
-static void exec_free(struct exec *e)
+/* --- answers --------------------------------------------------------------------------------- */
+
+static void reply_verdict(struct call *call, enum wire_verdict verdict, enum wire_exec_stage stage,
+                          int error, uint64_t timeout_ms, const char *text)
 {
-    struct exec_service *s = e->service;
-    if (e->previous)
-        e->previous->next = e->next;
-    else
-        s->running = e->next;
-    if (e->next)
-        e->next->previous = e->previous;
-    if (e->left)
-        s->left_count--;
-    else
-        s->running_count--;
-    if (e->barrier)
-        barrier_cancel(e->barrier);
-    command_free(e->command);
-    workspace_unref(e->workspace);
-    free(e);
+    const struct wire_message m = {.type = WIRE_EXEC_EXIT,
+                                   .exec_exit = {.verdict = verdict,
+                                                 .code = 125,
+                                                 .stage = stage,
+                                                 .error = (uint32_t)-error,
+                                                 .timeout_ms = timeout_ms,
+                                                 .coherence = verdict == WIRE_VERDICT_NOT_STARTED
+                                                                  ? WIRE_COHERENCE_SEEN
+                                                                  : WIRE_COHERENCE_UNKNOWN,
+                                                 .text = bytes_of_string(text)}};
+    call_reply(call, &m);
 }
 
-/* --- from the command ------------------------------------------------------------ */
-
-/* Output that the client will not get makes the verdict unknown, never a success. */
-static void exec_lost_output(struct exec *e, int error)
+/* Nothing has happened: the keeper has never seen the request. */
+static void relay_refuse(struct relay *r, int error, const char *text)
 {
-    char text[128];
-    (void)snprintf(text, sizeof text, "output was lost: %s", strerror(-error));
-    command_discard_output(e->command);
-    command_terminate(e->command, WIRE_VERDICT_UNKNOWN, text);
+    struct call *call = take_ptr(r->call);
+    bool exec = r->type == WIRE_EXEC;
+    r->service->refused += exec;
+    relay_free(r);
+    if (call && exec)
+        reply_verdict(call, WIRE_VERDICT_NOT_STARTED, WIRE_STAGE_REQUEST, error, 0, text);
+    else if (call)
+        call_reply_error(call, error, text);
 }
 
-static void exec_send(struct exec *e, const struct wire_message *message)
+/* The keeper has gone amid the call. */
+static void relay_lose(struct relay *r)
 {
-    int r = e->call ? call_send(e->call, message) : 0;
-    /* Sending may have found the connection dead, and `gone` been called. */
-    if (r < 0 && e->call)
-        exec_lost_output(e, r);
-}
-
-static void on_started(void *context, pid_t pid)
-{
-    struct exec *e = context;
-    e->service->started++;
-    const struct wire_message message = {.type = WIRE_EXEC_STARTED,
-                                         .exec_started = {
-                                             .pid = (uint64_t)pid,
-                                             .id = bytes_of(e->id, e->id_len),
-                                         }};
-    exec_send(e, &message);
-}
-
-static size_t on_room(void *context)
-{
-    const struct exec *e = context;
-    size_t credit = e->call ? call_credit(e->call) : 0;
-    size_t overhead = session_item_cost(WIRE_EXEC_OUTPUT, 0);
-    if (credit <= overhead)
-        return 0;
-    return credit - overhead < WIRE_CHUNK_MAX ? credit - overhead : WIRE_CHUNK_MAX;
-}
-
-static void on_output(void *context, uint32_t stream, uint64_t offset, struct bytes data)
-{
-    const struct wire_message message = {
-        .type = WIRE_EXEC_OUTPUT,
-        .exec_output = {.stream = stream, .offset = offset, .data = data}};
-    exec_send(context, &message);
-}
-
-static void on_input_taken(void *context, size_t bytes)
-{
-    struct exec *e = context;
-    if (e->call)
-        (void)call_grant(e->call, bytes);
-}
-
-static void look_later(struct exec_service *s)
-{
-    const struct timeval time = {.tv_usec = LEFT_LOOK_MS * 1000};
-    if (s->left_count > 0)
-        (void)event_add(s->look, &time);
-}
-
-static void on_look(evutil_socket_t fd, short what, void *context)
-{
-    struct exec_service *s = context;
-    struct exec *next;
-    for (struct exec *e = s->running; e; e = next) {
-        next = e->next;
-        if (e->left && kill_set_is_empty(command_kill_set(e->command)))
-            exec_free(e);
-    }
-    confinement_sweep(s->confinement);
-    look_later(s);
-}
-
-/* Children that it left in the background go on, and stay known as its own. */
-static void exec_leave(struct exec *e)
-{
-    struct exec_service *s = e->service;
-    e->left = true;
-    s->left_count++;
-    s->running_count--;
-    look_later(s);
+    struct call *call = take_ptr(r->call);
+    bool verdict = r->type == WIRE_EXEC || r->type == WIRE_EXEC_ATTACH;
+    static const char text[] = "the keeper of commands has gone";
+    relay_free(r);
+    if (call && verdict)
+        reply_verdict(call, WIRE_VERDICT_UNKNOWN, WIRE_STAGE_NONE, -ECONNRESET, 0, text);
+    else if (call)
+        call_reply_error(call, -ECONNRESET, text);
 }
 
 static void on_seen(void *context, bool all_seen)
 {
-    struct exec *e = context;
-    struct call *call = take_ptr(e->call);
-    e->barrier = NULL;
-    /* The verdict lives in the command: first answer, then free. */
+    struct relay *r = context;
+    struct call *call = take_ptr(r->call);
+    struct wire_frame *reply = take_ptr(r->reply);
+    struct exec_service *s = r->service;
+    bool synced = r->synced;
+    struct wire_message *m = &reply->message;
+    r->barrier = NULL;
+    relay_free(r);
+    if (m->type == WIRE_EXEC_EXIT) {
+        m->exec_exit.fs_seq = store_change_count(s->store);
+        m->exec_exit.coherence = all_seen && synced ? WIRE_COHERENCE_SEEN : WIRE_COHERENCE_UNKNOWN;
+    }
     if (call)
-        reply_verdict(call, e->verdict, store_change_count(e->service->store),
-                      all_seen && e->synced ? WIRE_COHERENCE_SEEN : WIRE_COHERENCE_UNKNOWN);
-    if (kill_set_is_empty(command_kill_set(e->command)))
-        exec_free(e);
-    else
-        exec_leave(e);
+        call_reply(call, m);
+    wire_frame_free(reply);
 }
 
-/* Whoever is told that the command has ended must find what it did on every mount. */
-static void on_ended(void *context, const struct command_verdict *verdict)
+/* Nothing was done that a mount could be waited for. */
+static bool ended_nothing(const struct wire_message *m)
 {
-    struct exec *e = context;
-    struct exec_service *s = e->service;
-    e->verdict = verdict;
-    if (verdict->verdict == WIRE_VERDICT_NOT_STARTED)
+    return m->type == WIRE_EXEC_EXIT && (m->exec_exit.verdict == WIRE_VERDICT_NOT_STARTED ||
+                                         m->exec_exit.verdict == WIRE_VERDICT_RUNNING);
+}
+
+/* Whoever is told that a command has ended must find what it did on every mount. Takes the frame.
+ */
+static void relay_reply(struct relay *r, struct wire_frame *frame)
+{
+    struct exec_service *s = r->service;
+    struct wire_message *m = &frame->message;
+    r->reply = frame;
+    if (m->type == WIRE_EXEC_EXIT && m->exec_exit.verdict == WIRE_VERDICT_NOT_STARTED)
         s->refused++;
-    bool detected = store_detect(s->store) == 0;
-    store_note_written(s->store);
-    if (!s->subscribers) {
-        on_seen(e, detected);
-        return;
+    if (!r->call) {
+        relay_free(r);
+    } else if (m->type == WIRE_ERROR) {
+        struct call *call = take_ptr(r->call);
+        char text[1025];
+        (void)snprintf(text, sizeof text, "%.*s", (int)m->error.text.len,
+                       (const char *)m->error.text.data);
+        int error = -(int)m->error.error;
+        relay_free(r);
+        call_reply_error(call, error, text[0] ? text : NULL);
+    } else if (ended_nothing(m)) {
+        struct call *call = take_ptr(r->call);
+        m->exec_exit.coherence = WIRE_COHERENCE_SEEN;
+        call_reply(call, m);
+        relay_free(r);
+    } else {
+        bool detected = store_detect(s->store) == 0;
+        struct barrier *barrier = NULL;
+        store_note_written(s->store);
+        if (s->subscribers)
+            subscribers_wait(s->subscribers, NULL, on_seen, r, &barrier);
+        else
+            on_seen(r, detected);
+        if (barrier)
+            r->barrier = barrier;
     }
-    struct barrier *barrier;
-    subscribers_wait(s->subscribers, NULL, on_seen, e, &barrier);
-    if (barrier)
-        e->barrier = barrier;
 }
 
-/* --- from the client ------------------------------------------------------------- */
+/* --- towards the client ---------------------------------------------------------------------- */
 
-static void on_input(struct exec *e, const struct wire_exec_input *input)
+/* Lets the keeper send what the client takes. */
+static void relay_grant(struct relay *r)
 {
-    size_t len = input->data.len;
-    if (input->offset != e->input_received) {
-        command_terminate(e->command, WIRE_VERDICT_KILLED,
-                          "the client sent input with a gap or an overlap");
+    if (!r->call || r->tag == 0 || r->reply)
         return;
-    }
-    e->input_received += len;
-    int r = command_input(e->command, input->data, input->end != 0);
-    if (r == -ENOMEM)
-        command_terminate(e->command, WIRE_VERDICT_KILLED, "no memory for its input");
-    /* The message's own bytes need no room; those that nobody reads are taken at once. */
-    size_t free_now = session_item_cost(WIRE_EXEC_INPUT, len) - len + (r < 0 ? len : 0);
-    (void)call_grant(e->call, free_now);
+    size_t credit = call_credit(r->call);
+    size_t limit = credit < RELAY_WINDOW ? credit : RELAY_WINDOW;
+    /* In portions, and all at once for a client that grants little. */
+    if (limit <= r->window || (r->window > 0 && limit - r->window < RELAY_WINDOW / 4))
+        return;
+    if (session_grant(link_session(r->service->link), r->tag, limit - r->window) < 0)
+        return;
+    r->window = limit;
+    link_flush(r->service->link);
 }
 
-static void on_message(void *context, const struct wire_message *message)
+static void on_item(struct relay *r, const struct wire_message *m)
 {
-    struct exec *e = context;
-    if (message->type == WIRE_EXEC_INPUT)
-        on_input(e, &message->exec_input);
-    else if (message->type == WIRE_EXEC_SIGNAL)
-        (void)command_signal(e->command, message->exec_signal.signal);
-    else if (message->type == WIRE_EXEC_RESIZE)
-        (void)command_resize(e->command, message->exec_resize.rows, message->exec_resize.columns);
-    else if (message->type == WIRE_CANCEL)
-        command_terminate(e->command, WIRE_VERDICT_KILLED, "cancelled by the caller");
+    if (m->type == WIRE_EXEC_STARTED && !m->exec_started.attached)
+        r->service->started++;
+    if (m->type == WIRE_EXEC_OUTPUT)
+        r->window -= session_item_cost(m->type, m->exec_output.data.len);
+    buffer_release(&r->request);
+    if (!r->call)
+        return;
+    (void)call_send_kept(r->call, m);
+    if (r->call)
+        relay_grant(r);
+}
+
+/* What the keeper takes of the command's input, the client may send. */
+static void relay_grant_input(struct relay *r)
+{
+    if (!r->call || r->tag == 0)
+        return;
+    size_t credit = session_credit(link_session(r->service->link), r->tag);
+    if (credit <= r->input_window || !call_connected(r->call))
+        return;
+    if (call_grant(r->call, credit - r->input_window) == 0)
+        r->input_window = credit;
+}
+
+/* --- towards the keeper ---------------------------------------------------------------------- */
+
+static void pass_on(struct relay *r, const struct wire_message *m)
+{
+    if (m->type == WIRE_EXEC_INPUT) {
+        size_t cost = session_item_cost(m->type, m->exec_input.data.len);
+        r->input_window -= cost < r->input_window ? cost : r->input_window;
+    }
+    int e = session_send(link_session(r->service->link), r->tag, m);
+    if (e < 0 && e != -ENOENT)
+        log_warning("%s cannot be passed on: %s", wire_row(m->type)->name, strerror(-e));
+    link_flush(r->service->link);
+}
+
+static void on_message(void *context, const struct wire_message *m)
+{
+    struct relay *r = context;
+    if (r->reply)
+        return;
+    if (r->tag)
+        pass_on(r, m);
+    else
+        (void)held_add(&r->held, m);
 }
 
 static void on_writable(void *context)
 {
-    struct exec *e = context;
-    command_resume(e->command);
+    struct relay *r = context;
+    relay_grant(r);
+    relay_grant_input(r);
 }
 
 static void on_gone(void *context)
 {
-    struct exec *e = context;
-    e->call = NULL;
-    command_discard_output(e->command);
-    command_terminate(e->command, WIRE_VERDICT_KILLED, "the connection is gone");
+    static const struct wire_message leave = {.type = WIRE_CANCEL,
+                                              .cancel.flags = WIRE_CANCEL_LEAVE};
+    struct relay *r = context;
+    r->call = NULL;
+    if (r->tag == 0 || r->reply)
+        relay_free(r); /* nobody has it, or nobody wants it */
+    else
+        pass_on(r, &leave);
 }
 
-/* --- starting -------------------------------------------------------------------- */
-
-static bool have_nul(struct bytes b)
+static void relay_send(struct relay *r)
 {
-    return b.len > 0 && memchr(b.data, 0, b.len);
+    struct exec_service *s = r->service;
+    struct wire_message m;
+    struct held_message *held;
+    int e = wire_decode(r->type, buffer_view(&r->request), &m);
+    if (e == 0)
+        e = session_request(link_session(s->link), &m, false, &r->tag);
+    if (e == 0 && table_put(&s->by_tag, r->tag, r, NULL) < 0)
+        e = -ENOMEM;
+    if (e < 0) {
+        relay_refuse(r, e, "the request cannot be passed on");
+        return;
+    }
+    if (r->type == WIRE_EXEC_KILL || (r->type == WIRE_EXEC && m.exec.id.len == 0))
+        buffer_release(&r->request);
+    r->window = 0;
+    r->input_window = session_credit(link_session(s->link), r->tag);
+    while ((held = held_take(&r->held))) {
+        if (held_message_read(held, &m))
+            pass_on(r, &m);
+        held_message_free(held);
+    }
+    relay_grant(r);
+    link_flush(s->link);
 }
 
-/* What follows prefix in path, when path is prefix or something under it. */
-static bool strip_prefix(struct bytes path, struct bytes prefix, struct bytes *ret)
+/* --- the link -------------------------------------------------------------------------------- */
+
+static void link_begin(struct exec_service *s);
+
+/* Those that wait for a keeper which is not to be had. */
+static void refuse_waiting(struct exec_service *s, int error, const char *text)
 {
-    while (prefix.len > 0 && prefix.data[prefix.len - 1] == '/')
-        prefix.len--;
-    if (prefix.len == 0 || path.len < prefix.len || memcmp(path.data, prefix.data, prefix.len) != 0)
-        return false;
-    struct bytes rest = bytes_of(path.data + prefix.len, path.len - prefix.len);
-    if (rest.len > 0 && rest.data[0] != '/')
-        return false;
-    while (rest.len > 0 && rest.data[0] == '/')
-        rest = bytes_of(rest.data + 1, rest.len - 1);
-    *ret = rest;
-    return true;
+    struct relay *next;
+    for (struct relay *r = TAILQ_FIRST(&s->relays); r; r = next) {
+        next = TAILQ_NEXT(r, entry);
+        if (r->tag == 0 && !r->reply)
+            relay_refuse(r, error, text);
+    }
 }
 
-/* The working directory relative to the workspace. Absolute ones are names of the workspace
- * as its commands and its caller know it; there are no others for a working directory. */
-static int relative_directory(const struct wire_exec *request, char **ret,
-                              struct command_verdict *refusal)
+static void on_ready(void *context)
 {
-    struct bytes cwd = request->cwd;
-    if (have_nul(cwd)) {
-        command_verdict_not_started(refusal, WIRE_STAGE_REQUEST, -EINVAL,
-                                    "working directory: holds a NUL byte");
-        return -EINVAL;
+    struct exec_service *s = context;
+    struct relay *next;
+    s->ready = true;
+    s->tries = 0;
+    (void)event_del(s->again);
+    for (struct relay *r = TAILQ_FIRST(&s->relays); r; r = next) {
+        next = TAILQ_NEXT(r, entry);
+        if (r->tag == 0)
+            relay_send(r);
     }
-    if (cwd.len > 0 && cwd.data[0] == '/' &&
-        !strip_prefix(cwd, bytes_of_string(WORKSPACE_PATH), &cwd) &&
-        !strip_prefix(cwd, request->mount_path, &cwd)) {
-        command_verdict_not_started(
-            refusal, WIRE_STAGE_CWD, -ENOENT,
-            "%.*s: %s (working directories are relative to the workspace, or under " WORKSPACE_PATH
-            ")",
-            (int)(cwd.len < 512 ? cwd.len : 512), (const char *)cwd.data, strerror(ENOENT));
-        return -ENOENT;
-    }
-    char *directory = calloc(1, cwd.len + 1);
-    if (!directory) {
-        command_verdict_not_started(refusal, WIRE_STAGE_REQUEST, -ENOMEM, "%s", strerror(ENOMEM));
-        return -ENOMEM;
-    }
-    if (cwd.len > 0)
-        memcpy(directory, cwd.data, cwd.len);
-    *ret = directory;
-    return 0;
 }
 
-static int check_request(const struct exec_service *s, const struct wire_exec *request,
-                         struct command_verdict *refusal)
+static void on_frame(void *context, struct wire_frame *frame)
 {
-    int r = 0;
-    const char *text = NULL;
-    if (request->flags & (WIRE_EXEC_DETACH | WIRE_EXEC_KEEP)) {
-        r = -EOPNOTSUPP;
-        text = "commands that outlive their client are not supported by this service";
-    } else if (request->flags & ~(uint32_t)EXEC_FLAGS_KNOWN) {
-        r = -EINVAL;
-        text = "unknown flags";
-    } else if (s->running_count >= EXEC_RUNNING_MAX) {
-        r = -EAGAIN;
-        text = "too many commands are running";
+    struct exec_service *s = context;
+    struct relay *r = frame->tag ? table_get(&s->by_tag, frame->tag) : NULL;
+    if (r && wire_row(frame->message.type)->class == WIRE_CLASS_REPLY) {
+        relay_reply(r, frame);
+        return;
     }
-    if (r < 0)
-        command_verdict_not_started(refusal, WIRE_STAGE_REQUEST, r, "%s", text);
+    if (r)
+        on_item(r, &frame->message);
+    wire_frame_free(frame);
+}
+
+static void on_link_writable(void *context)
+{
+    struct exec_service *s = context;
+    struct relay *r;
+    TAILQ_FOREACH(r, &s->relays, entry) relay_grant_input(r);
+}
+
+static void link_drop(struct exec_service *s)
+{
+    struct relay *next;
+    link_free(take_ptr(s->link));
+    s->ready = false;
+    for (struct relay *r = TAILQ_FIRST(&s->relays); r; r = next) {
+        next = TAILQ_NEXT(r, entry);
+        if (r->tag == 0 || r->reply)
+            continue;
+        (void)table_take(&s->by_tag, r->tag);
+        r->tag = 0;
+        /* Another keeper knows what this one has put on record. */
+        if (!r->call || r->request.len == 0)
+            relay_lose(r);
+    }
+}
+
+static void on_again(evutil_socket_t fd, short what, void *context)
+{
+    struct exec_service *s = context;
+    if (s->link) {
+        link_drop(s);
+        refuse_waiting(s, -ETIMEDOUT, "the keeper of commands does not answer");
+    } else {
+        link_begin(s);
+    }
+}
+
+static void on_lost(void *context, const char *reason)
+{
+    struct exec_service *s = context;
+    bool was_ready = s->ready;
+    char text[256];
+    if (was_ready)
+        log_info("the keeper of commands has gone: %s", reason);
+    (void)snprintf(text, sizeof text,
+                   "the keeper of commands cannot be reached: %s; see exec/log in the root",
+                   reason);
+    link_drop(s);
+    (void)event_del(s->again);
+    if (TAILQ_EMPTY(&s->relays))
+        return;
+    if (++s->tries >= CONNECT_TRIES) {
+        s->tries = 0;
+        refuse_waiting(s, -ECONNREFUSED, text);
+        return;
+    }
+    const struct timeval pause = {.tv_usec = CONNECT_PAUSE_MS * 1000};
+    (void)event_add(s->again, &pause);
+}
+
+static void link_begin(struct exec_service *s)
+{
+    const struct timeval patience = {.tv_sec = WELCOME_TIMEOUT_S};
+    const struct link_events events = {.ready = on_ready,
+                                       .frame = on_frame,
+                                       .writable = on_link_writable,
+                                       .lost = on_lost,
+                                       .context = s};
+    _cleanup_close_ int fd = -1;
+    struct failure failure;
+    int r = keeper_connect(&s->settings, &s->limits, &fd, &failure);
+    if (r == 0) {
+        r = link_new(s->base, &fd, SESSION_CLIENT, 0, &events, &s->link);
+        if (r < 0)
+            (void)failure_set(&failure, r, "out of memory");
+    }
+    if (r == 0)
+        (void)event_add(s->again, &patience);
+    else
+        refuse_waiting(s, r, failure.text);
+}
+
+/* --- requests -------------------------------------------------------------------------------- */
+
+static struct relay *relay_new(struct exec_service *s, struct call *call,
+                               const struct wire_message *request)
+{
+    struct relay *r = calloc(1, sizeof *r);
+    if (!r || wire_encode(&r->request, request) < 0) {
+        free(r);
+        return NULL;
+    }
+    r->service = s;
+    r->call = call;
+    r->type = request->type;
+    r->synced = true;
+    held_init(&r->held);
+    TAILQ_INSERT_TAIL(&s->relays, r, entry);
+    s->running += r->type == WIRE_EXEC;
+    const struct call_events events = {
+        .message = on_message, .writable = on_writable, .gone = on_gone, .context = r};
+    call_set_events(call, &events);
     return r;
 }
 
-/* Two starts with one ID are one command asked for twice: it must not run twice. */
-static int check_id(const struct exec_service *s, const struct workspace *workspace,
-                    struct bytes id, struct command_verdict *refusal)
+static void ask(struct exec_service *s, struct call *call, const struct wire_message *request,
+                bool synced)
 {
-    if (id.len == 0)
-        return 0;
-    for (const struct exec *e = s->running; e; e = e->next) {
-        if (e->left || !bytes_equal(bytes_of(e->id, e->id_len), id) ||
-            !bytes_equal(workspace_thread_id(e->workspace), workspace_thread_id(workspace)))
-            continue;
-        command_verdict_not_started(refusal, WIRE_STAGE_REQUEST, -EEXIST,
-                                    "a command with this ID is running");
-        return -EEXIST;
+    struct relay *r = relay_new(s, call, request);
+    if (!r) {
+        call_reply_error(call, -ENOMEM, NULL);
+        return;
     }
-    return 0;
+    r->synced = synced;
+    if (s->ready)
+        relay_send(r);
+    else if (!s->link && !event_pending(s->again, EV_TIMEOUT, NULL))
+        link_begin(s);
 }
 
-static int exec_environment(const struct exec_service *s, const struct wire_exec *request,
-                            const struct workspace *workspace, struct strings *ret,
-                            struct failure *ret_failure)
+void exec_service_start(struct exec_service *s, struct call *call,
+                        const struct wire_message *request, bool synced)
 {
-    char name[THREAD_NAME_MAX + 1];
-    struct bytes thread_id = workspace_thread_id(workspace);
-    int r = thread_id_to_name(thread_id, name);
-    if (r < 0)
-        return failure_set(ret_failure, r, "the workspace's thread ID: %s", strerror(-r));
-    const struct environment_base base = {
-        .user = s->user,
-        .home = s->home,
-        .thread_id = thread_id,
-        .workspace = name,
-        .terminal = request->flags & WIRE_EXEC_PTY,
-    };
-    return environment_build(&base, &request->env, ret, ret_failure);
-}
-
-static int exec_run(struct exec *e, const struct wire_exec *request,
-                    struct command_verdict *refusal)
-{
-    struct exec_service *s = e->service;
-    _cleanup_strings_ struct strings argv = {0};
-    _cleanup_strings_ struct strings environment = {0};
-    _cleanup_strings_ struct strings programs = {0};
-    _cleanup_free_ char *directory = NULL;
-    struct failure failure;
-    int r = relative_directory(request, &directory, refusal);
-    if (r < 0)
-        return r;
-    r = environment_arguments(&request->argv, &argv, &failure);
-    if (r == 0)
-        r = exec_environment(s, request, e->workspace, &environment, &failure);
-    if (r < 0) {
-        command_verdict_not_started(refusal, WIRE_STAGE_REQUEST, r, "%s", failure.text);
-        return r;
-    }
-    r = environment_programs(argv.items[0], environment_get(&environment, "PATH"), &programs);
-    if (r < 0) {
-        command_verdict_not_started(refusal, WIRE_STAGE_REQUEST, r, "%s", strerror(-r));
-        return r;
-    }
-    const struct command_options options = {
-        .programs = programs.items,
-        .argv = argv.items,
-        .envp = environment.items,
-        .root = workspace_tree_fd(e->workspace),
-        .cwd = directory,
-        .flags = request->flags,
-        .rows = request->rows,
-        .columns = request->columns,
-        .timeout_ms = request->timeout_ms,
-        .limits = &s->limits,
-        .confinement = s->confinement,
-    };
-    const struct command_events events = {
-        .started = on_started,
-        .room = on_room,
-        .output = on_output,
-        .input_taken = on_input_taken,
-        .ended = on_ended,
-        .context = e,
-    };
-    return command_start(s->base, &options, &events, &e->command, refusal);
-}
-
-static int exec_new(struct exec_service *s, struct call *call, const struct wire_exec *request,
-                    bool synced, struct command_verdict *refusal)
-{
+    const struct wire_exec *exec = &request->exec;
     struct workspace *workspace = NULL;
-    int r =
-        store_workspace_find(s->store, request->workspace, request->workspace_flags, &workspace);
+    int r = store_workspace_find(s->store, exec->workspace, exec->workspace_flags, &workspace);
     if (r < 0) {
         char name[128];
-        (void)log_escape(request->workspace.data, request->workspace.len, name, sizeof name);
-        command_verdict_not_started(
-            refusal, WIRE_STAGE_WORKSPACE, r, "%s: %s", name,
-            r == -ENOENT ? "no such workspace; see `berth ls`, or make it with `berth create`"
-                         : strerror(-r));
+        char text[256];
+        (void)log_escape(exec->workspace.data, exec->workspace.len, name, sizeof name);
+        (void)snprintf(text, sizeof text, "%s: %s", name,
+                       r == -ENOENT
+                           ? "no such workspace; see `berth ls`, or make it with `berth create`"
+                           : strerror(-r));
+        s->refused++;
+        reply_verdict(call, WIRE_VERDICT_NOT_STARTED, WIRE_STAGE_WORKSPACE, r, exec->timeout_ms,
+                      text);
+        return;
+    }
+    struct wire_message m = *request;
+    m.exec.workspace = workspace_thread_id(workspace);
+    m.exec.workspace_flags = 0;
+    ask(s, call, &m, synced);
+    workspace_unref(workspace);
+}
+
+/* The thread ID that a request means. Commands are kept longer than a workspace may be: it need not
+ * be there. */
+static int find_workspace(struct exec_service *s, uint32_t *flags, struct bytes *key,
+                          struct workspace **ret)
+{
+    if (!(*flags & WIRE_WORKSPACE_BY_NAME))
+        return 0;
+    int r = store_workspace_find(s->store, *key, *flags, ret);
+    if (r < 0)
         return r;
-    }
-    r = check_id(s, workspace, request->id, refusal);
-    if (r < 0) {
-        workspace_unref(workspace);
-        return r;
-    }
-    struct exec *e = calloc(1, sizeof *e);
-    if (!e) {
-        workspace_unref(workspace);
-        command_verdict_not_started(refusal, WIRE_STAGE_REQUEST, -ENOMEM, "%s", strerror(ENOMEM));
-        return -ENOMEM;
-    }
-    e->service = s;
-    e->workspace = workspace;
-    e->synced = synced;
-    e->id_len = request->id.len < WIRE_EXEC_ID_MAX ? request->id.len : WIRE_EXEC_ID_MAX;
-    if (e->id_len > 0)
-        memcpy(e->id, request->id.data, e->id_len);
-    e->next = s->running;
-    if (e->next)
-        e->next->previous = e;
-    s->running = e;
-    s->running_count++;
-    r = exec_run(e, request, refusal);
-    if (r < 0) {
-        exec_free(e);
-        return r;
-    }
-    e->call = call;
-    const struct call_events events = {
-        .message = on_message, .writable = on_writable, .gone = on_gone, .context = e};
-    call_set_events(call, &events);
+    *key = workspace_thread_id(*ret);
+    *flags = 0;
     return 0;
 }
 
-void exec_service_start(struct exec_service *s, struct call *call, const struct wire_exec *request,
-                        bool synced)
+void exec_service_ask(struct exec_service *s, struct call *call, const struct wire_message *request)
 {
-    struct command_verdict refusal;
-    int r = check_request(s, request, &refusal);
-    if (r == 0)
-        r = exec_new(s, call, request, synced, &refusal);
-    if (r < 0) {
-        refusal.timeout_ms = request->timeout_ms;
-        s->refused++;
-        reply_verdict(call, &refusal, 0, WIRE_COHERENCE_SEEN);
+    struct workspace *workspace = NULL;
+    struct wire_message m = *request;
+    int r = 0;
+    if (m.type == WIRE_EXEC_ATTACH)
+        r = find_workspace(s, &m.exec_attach.workspace_flags, &m.exec_attach.workspace, &workspace);
+    else if (m.type == WIRE_EXEC_FORGET)
+        r = find_workspace(s, &m.exec_forget.workspace_flags, &m.exec_forget.workspace, &workspace);
+    else if (m.type == WIRE_EXEC_KILL)
+        r = find_workspace(s, &m.exec_kill.workspace_flags, &m.exec_kill.workspace, &workspace);
+    else if (m.exec_list.workspace.len > 0)
+        r = find_workspace(s, &m.exec_list.workspace_flags, &m.exec_list.workspace, &workspace);
+    if (call && r < 0) {
+        call_reply_error(call, r, "no such workspace");
+    } else if (call) {
+        ask(s, call, &m, true);
+    } else if (r == 0 && s->ready) {
+        (void)session_send(link_session(s->link), 0, &m);
+        link_flush(s->link);
     }
+    if (workspace)
+        workspace_unref(workspace);
 }
 
-/* --- the service ----------------------------------------------------------------- */
+/* --- the service ----------------------------------------------------------------------------- */
 
-static int new_confinement(struct exec_service *s)
-{
-    char name[64] = "berth-";
-    uint8_t id[16];
-    store_service_id(s->store, id);
-    for (size_t i = 0; i < sizeof id; i++)
-        (void)snprintf(name + strlen(name), 3, "%02x", id[i]);
-    const struct confinement_options options = {.name = name};
-    return confinement_new(&options, &s->confinement);
-}
-
-int exec_service_new(struct event_base *base, struct store *store, struct subscribers *subscribers,
+int exec_service_new(struct event_base *base, const struct exec_service_options *options,
                      struct exec_service **ret)
 {
     struct exec_service *s = calloc(1, sizeof *s);
     if (!s)
         return -ENOMEM;
     s->base = base;
-    s->store = store;
-    s->subscribers = subscribers;
-    spawn_limits_read(&s->limits);
-    const struct passwd *user = getpwuid(geteuid());
-    s->user = user ? strdup(user->pw_name) : NULL;
-    s->home = strdup(user && user->pw_dir[0] == '/' ? user->pw_dir : HOME_FALLBACK);
-    s->look = evtimer_new(base, on_look, s);
-    /* Without a user database entry, as in a minimal container, USER is not set. */
-    int r = s->home && s->look && (!user || s->user) ? new_confinement(s) : -ENOMEM;
-    if (r < 0) {
-        exec_service_free(s);
-        return r;
+    s->store = options->store;
+    s->subscribers = options->subscribers;
+    s->limits = *options->limits;
+    uint8_t service_id[16];
+    store_service_id(s->store, service_id);
+    (void)snprintf(s->name, sizeof s->name, "berth-");
+    for (size_t i = 0; i < sizeof service_id; i++)
+        (void)snprintf(s->name + strlen(s->name), 3, "%02x", service_id[i]);
+    s->settings = (struct keeper_settings){.root = store_root(options->store),
+                                           .name = s->name,
+                                           .keep_s = options->keep_s,
+                                           .log_level = log_level_get()};
+    TAILQ_INIT(&s->relays);
+    s->again = evtimer_new(base, on_again, s);
+    if (!s->again) {
+        free(s);
+        return -ENOMEM;
     }
     *ret = s;
     return 0;
 }
 
-void exec_service_set_limits(struct exec_service *s, const struct spawn_limits *limits)
-{
-    s->limits = *limits;
-}
-
 void exec_service_free(struct exec_service *s)
 {
+    struct relay *r;
     if (!s)
         return;
-    while (s->running) {
-        struct exec *e = s->running;
-        struct call *call = take_ptr(e->call);
-        const struct command_verdict v = {
-            .verdict = WIRE_VERDICT_KILLED,
-            .text = "the service is stopping",
-            .stdout_bytes = e->command ? command_output_bytes(e->command, 1) : 0,
-            .stderr_bytes = e->command ? command_output_bytes(e->command, 2) : 0,
-        };
-        exec_free(e);
-        if (call)
-            reply_verdict(call, &v, 0, WIRE_COHERENCE_UNKNOWN);
-    }
-    if (s->look)
-        event_free(s->look);
-    confinement_free(s->confinement);
-    free(s->user);
-    free(s->home);
+    while ((r = TAILQ_FIRST(&s->relays)))
+        relay_free(r);
+    link_free(s->link);
+    event_free(s->again);
+    table_release(&s->by_tag);
     free(s);
 }
 
 int exec_service_status(struct exec_service *s, json_t *object)
 {
-    json_t *exec = json_pack("{s:I,s:I,s:I,s:I}", "running", (json_int_t)s->running_count, "left",
-                             (json_int_t)s->left_count, "started", (json_int_t)s->started,
-                             "refused", (json_int_t)s->refused);
+    json_t *exec = json_pack("{s:I,s:I,s:I}", "running", (json_int_t)s->running, "started",
+                             (json_int_t)s->started, "refused", (json_int_t)s->refused);
+    _cleanup_close_ int directory = -1;
+    json_t *told = NULL;
     if (!exec || json_object_set_new(object, "exec", exec) < 0)
         return -ENOMEM;
-    return confinement_status(s->confinement, object);
+    char path[PATH_MAX];
+    (void)snprintf(path, sizeof path, "%s/exec", s->settings.root);
+    directory = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (directory < 0 || json_file_read(directory, KEEPER_CONFINEMENT, &told) < 0)
+        return 0; /* no command was run yet */
+    int r = json_object_update_missing(object, told);
+    json_decref(told);
+    return r < 0 ? -ENOMEM : 0;
 }

@@ -1,6 +1,7 @@
-/* The protocol side of running commands: EXEC requests and the messages within them, on the
- * service's event loop. A client that does not take a command's output stops that command
- * alone; a client that is gone has its commands ended (TERM, 2 s, KILL). */
+/* Commands as clients see them, on the service's event loop: EXEC and its like, passed on to the
+ * keeper of commands (keeper/keeper.h) and back. Whoever is told that a command has ended finds
+ * what it did on every mount. A client that does not take a command's output stops that command
+ * alone. */
 #pragma once
 
 #include <event2/event.h>
@@ -13,24 +14,32 @@
 
 struct exec_service;
 
-/* All borrowed for the service's life; subscribers NULL: verdicts wait for nobody. Commands get the
- * limits that are in force now, unless exec_service_set_limits says otherwise. The process must
- * ignore SIGPIPE. -ENOMEM. */
-int exec_service_new(struct event_base *base, struct store *store, struct subscribers *subscribers,
+struct exec_service_options {
+    struct store *store;             /* borrowed for the service's life, as the next */
+    struct subscribers *subscribers; /* NULL: verdicts wait for nobody */
+    const struct spawn_limits
+        *limits;     /* what commands get: read before the service raised its own */
+    uint64_t keep_s; /* how long verdicts are kept, by a keeper that is started now */
+};
+
+/* The process must ignore SIGPIPE. -ENOMEM. */
+int exec_service_new(struct event_base *base, const struct exec_service_options *options,
                      struct exec_service **ret);
 
-/* What commands get: spawn_limits_read before the service raised its own. */
-void exec_service_set_limits(struct exec_service *s, const struct spawn_limits *limits);
-
-/* Kills what runs; calls that are still open are answered. */
+/* All calls must have ended. Commands go on. NULL is allowed. */
 void exec_service_free(struct exec_service *s);
 
 /* Takes the call and always ends it: with EXEC_EXIT, whatever happens to the command. The
  * views of the request last for this function only. synced: it is known to see all that was written
  * before it; if not, the verdict says so. */
-void exec_service_start(struct exec_service *s, struct call *call, const struct wire_exec *request,
-                        bool synced);
+void exec_service_start(struct exec_service *s, struct call *call,
+                        const struct wire_message *request, bool synced);
 
-/* Adds "exec": {"running", "left", "started", "refused"}, and what confinement_status adds, to
- * object. -ENOMEM. */
+/* EXEC_ATTACH, EXEC_LIST, EXEC_KILL; and EXEC_FORGET, which has no call. */
+void exec_service_ask(struct exec_service *s, struct call *call,
+                      const struct wire_message *request);
+
+/* Adds "exec": {"running", "started", "refused"} to object: EXECs that are open, and what became of
+ * those of this service's life; and what the last keeper found that confines commands
+ * (confinement_status). -ENOMEM. */
 int exec_service_status(struct exec_service *s, json_t *object);

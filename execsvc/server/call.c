@@ -29,6 +29,13 @@ int call_send(struct call *c, const struct wire_message *message)
     return call_result(c, session_send(connection_session(c->connection), c->tag, message));
 }
 
+int call_send_kept(struct call *c, const struct wire_message *message)
+{
+    if (!connection_answers(c->connection))
+        return -ENOTCONN;
+    return call_result(c, session_send(connection_session(c->connection), c->tag, message));
+}
+
 size_t call_credit(const struct call *c)
 {
     struct connection *connection = c->connection;

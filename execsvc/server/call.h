@@ -23,6 +23,9 @@ void call_set_events(struct call *c, const struct call_events *events);
 /* Sends an ITEM or CONTROL. Errors as session_send. */
 int call_send(struct call *c, const struct wire_message *message);
 
+/* The same while the client has lost its connection and may come back: it is kept for it. */
+int call_send_kept(struct call *c, const struct wire_message *message);
+
 /* Item payload bytes that may be sent now: the peer's credit, and 0 while the connection's
  * own output queue is full. */
 size_t call_credit(const struct call *c);

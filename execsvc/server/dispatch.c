@@ -47,8 +47,7 @@ static void on_exec(struct connection *c, struct call *call, const struct wire_m
 
 static void on_exec_other(struct connection *c, struct call *call, const struct wire_message *m)
 {
-    if (call)
-        call_reply_error(call, -EOPNOTSUPP, "not supported by this service");
+    exec_service_ask(connection_server(c)->exec, call, m);
 }
 
 static void on_subscribe(struct connection *c, struct call *call, const struct wire_message *m)

@@ -1,39 +1,21 @@
 #include "server/exec_gate.h"
 
-#include <sys/queue.h>
-
 #include "base/buffer.h"
 #include "base/cleanup.h"
 #include "server/connection.h"
-
-/* Messages that may come for a command before it is started, in bytes of their payloads and what
- * each costs: its input up to the window, and signals. Stops a client from using up memory with
- * signals; what comes after is not passed on. */
-#define HELD_MAX (2 * CONNECTION_WINDOW)
-
-struct held_message {
-    STAILQ_ENTRY(held_message) link;
-    enum wire_type type;
-    struct buffer payload;
-};
+#include "server/held.h"
 
 struct waiter {
     struct exec_service *exec;
     struct call *call;
     struct barrier *barrier;
     struct buffer request;
-    STAILQ_HEAD(, held_message) messages;
-    size_t held;
+    struct held held; /* what has come for the command before it is started */
 };
 
 static void waiter_free(struct waiter *w)
 {
-    struct held_message *held;
-    while ((held = STAILQ_FIRST(&w->messages))) {
-        STAILQ_REMOVE_HEAD(&w->messages, link);
-        buffer_release(&held->payload);
-        free(held);
-    }
+    held_release(&w->held);
     buffer_release(&w->request);
     free(w);
 }
@@ -41,17 +23,8 @@ static void waiter_free(struct waiter *w)
 static void on_message(void *context, const struct wire_message *m)
 {
     struct waiter *w = context;
-    if (w->held > HELD_MAX)
-        return;
-    struct held_message *held = calloc(1, sizeof *held);
-    if (!held || wire_encode(&held->payload, m) < 0) {
-        free(held);
+    if (held_add(&w->held, m) < 0)
         connection_end(w->call->connection, LOG_LEVEL_ERROR, "no memory for a message");
-        return;
-    }
-    held->type = m->type;
-    w->held += sizeof *held + held->payload.len;
-    STAILQ_INSERT_TAIL(&w->messages, held, link);
 }
 
 static void on_gone(void *context)
@@ -65,13 +38,12 @@ static void on_gone(void *context)
 static void pass_on(struct waiter *w, struct connection *c, uint64_t tag)
 {
     struct held_message *held;
-    STAILQ_FOREACH(held, &w->messages, link)
-    {
+    while ((held = held_take(&w->held))) {
         struct call *call = connection_find_call(c, tag);
         struct wire_message m;
-        if (call && call->events.message &&
-            wire_decode(held->type, buffer_view(&held->payload), &m) == 0)
+        if (call && call->events.message && held_message_read(held, &m))
             call->events.message(call->events.context, &m);
+        held_message_free(held);
     }
 }
 
@@ -86,7 +58,7 @@ static void on_synced(void *context, bool all)
     if (wire_decode(WIRE_EXEC, buffer_view(&w->request), &m) < 0)
         call_reply_error(w->call, -ENOMEM, NULL);
     else
-        exec_service_start(w->exec, w->call, &m.exec, all);
+        exec_service_start(w->exec, w->call, &m, all);
     pass_on(w, c, tag);
     waiter_free(w);
 }
@@ -95,7 +67,7 @@ void exec_gate_enter(struct exec_service *exec, struct subscribers *subscribers,
                      const struct wire_message *request)
 {
     if (subscribers_are_synced(subscribers)) {
-        exec_service_start(exec, call, &request->exec, true);
+        exec_service_start(exec, call, request, true);
         return;
     }
     struct waiter *w = calloc(1, sizeof *w);
@@ -106,7 +78,7 @@ void exec_gate_enter(struct exec_service *exec, struct subscribers *subscribers,
     }
     w->exec = exec;
     w->call = call;
-    STAILQ_INIT(&w->messages);
+    held_init(&w->held);
     const struct call_events events = {.message = on_message, .gone = on_gone, .context = w};
     call_set_events(call, &events);
     struct barrier *barrier;

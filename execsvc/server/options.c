@@ -2,6 +2,7 @@
 
 #include <getopt.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -43,6 +44,7 @@ enum {
     OPTION_PRUNE,
     OPTION_WATCH,
     OPTION_STDIO,
+    OPTION_KEEP_COMMANDS,
     OPTION_VERSION,
 };
 
@@ -58,6 +60,7 @@ static const struct option long_options[] = {
     {"prune", required_argument, NULL, OPTION_PRUNE},
     {"watch", required_argument, NULL, OPTION_WATCH},
     {"stdio", no_argument, NULL, OPTION_STDIO},
+    {"keep-commands", required_argument, NULL, OPTION_KEEP_COMMANDS},
     {"version", no_argument, NULL, OPTION_VERSION},
     {"help", no_argument, NULL, 'h'},
     {0},
@@ -107,6 +110,11 @@ static int take_option(struct options *o, int option, const char *argument)
         return 0;
     case OPTION_STDIO:
         o->stdio = true;
+        return 0;
+    case OPTION_KEEP_COMMANDS:
+        o->keeper = true;
+        o->keep_s = strtoull(argument, NULL, 10);
+        o->keeper_name = strchr(argument, ',') ? strchr(argument, ',') + 1 : "";
         return 0;
     case OPTION_VERSION:
         (void)puts("berthd " BERTH_VERSION);

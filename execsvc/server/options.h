@@ -5,6 +5,10 @@
 
 struct options {
     bool stdio;
+    bool keeper; /* be the keeper of commands: what the service starts for itself (keeper/process.h)
+                  */
+    uint64_t keep_s;
+    const char *keeper_name;
     struct service_flags flags;
     const char *listen[CONFIG_LISTEN_MAX]; /* flags.listen points here */
 };

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "config/paths.h"
+#include "keeper/keeper.h"
 #include "server/connection.h"
 #include "server/dispatch.h"
 #include "server/listener.h"
@@ -108,9 +109,7 @@ static void on_signal(evutil_socket_t number, short what, void *context)
     for (l = listener_first(s); l; l = listener_next(l))
         end_all(listener_pending(l), why);
     end_all(&s->parked, why);
-    /* First the verdicts, then the goodbyes: GOODBYE is the last message of a connection. */
-    exec_service_free(s->exec);
-    s->exec = NULL;
+    /* Calls end unanswered: commands go on, and their clients come back to them. */
     connection_goodbye_all(s, -ESHUTDOWN, why);
     struct timeval deadline = {.tv_sec = STOP_TIMEOUT_S};
     struct timeval check = {.tv_usec = 20000};
@@ -126,9 +125,8 @@ static void service_release(struct service *service)
         end_all(listener_pending(l), "the service ends");
     end_all(&s->connections, "the service ends");
     end_all(&s->parked, "the service ends");
-    exec_service_free(s->exec);
-    s->exec = NULL;
     on_tear_down(-1, 0, s);
+    exec_service_free(s->exec);
     /* After the lanes were closed, before the store: workers use it until the last job. */
     workers_free(s->workers);
     lock_waits_free(s->lock_waits);
@@ -286,6 +284,15 @@ static int remember_leases(struct server *s)
     return 0;
 }
 
+static int new_exec_service(struct server *s, const struct spawn_limits *limits)
+{
+    const struct exec_service_options options = {.store = s->store,
+                                                 .subscribers = s->subscribers,
+                                                 .limits = limits,
+                                                 .keep_s = KEEPER_KEEP_S};
+    return exec_service_new(s->base, &options, &s->exec);
+}
+
 static int new_parts(struct service *service, const struct spawn_limits *limits)
 {
     struct server *s = &service->server;
@@ -305,9 +312,8 @@ static int new_parts(struct service *service, const struct spawn_limits *limits)
     if (r == 0)
         r = remember_leases(s);
     if (r == 0)
-        r = exec_service_new(s->base, s->store, s->subscribers, &s->exec);
+        r = new_exec_service(s, limits);
     if (r == 0) {
-        exec_service_set_limits(s->exec, limits);
         long cpus = sysconf(_SC_NPROCESSORS_ONLN);
         r = workers_new(s->base, cpus > 0 && cpus < WORKERS_MAX ? 2 * (unsigned)cpus : WORKERS_MAX,
                         &s->workers);
@@ -334,7 +340,6 @@ int service_run(const struct service_settings *settings, struct failure *ret_fai
     (void)signal(SIGPIPE, SIG_IGN); /* a peer that closes is an error of that write alone */
     struct spawn_limits limits;
     spawn_limits_read(&limits);
-    spawn_raise_priority();
     set_limits(s, raise_descriptor_limit(), settings->listen_count);
     int r = dispatch_check();
     if (r < 0)

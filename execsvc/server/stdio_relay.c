@@ -45,21 +45,6 @@ static int make_root(const char *root, struct failure *ret_failure)
     return 0;
 }
 
-static const char *level_name(enum log_level level)
-{
-    switch (level) {
-    case LOG_LEVEL_ERROR:
-        return "error";
-    case LOG_LEVEL_WARNING:
-        return "warning";
-    case LOG_LEVEL_INFO:
-        return "info";
-    case LOG_LEVEL_DEBUG:
-        return "debug";
-    }
-    return "info";
-}
-
 /* The command line of a service with these settings. Nobody asked it to listen elsewhere than
  * for us, so without listeners it serves ROOT/berthd.sock alone, not the default socket, which
  * may be that of another root. */
@@ -81,7 +66,7 @@ static char **service_arguments(const struct service_settings *s, char *own_url)
         {"--tls-client-ca", s->tls_client_ca},
         {"--prune", s->prune},
         {"--watch", (char *)(uintptr_t)config_watch_word(s->watch)},
-        {"--log-level", (char *)(uintptr_t)level_name(s->log_level)},
+        {"--log-level", (char *)(uintptr_t)log_level_name(s->log_level)},
         {"--listen", s->listen_count == 0 ? own_url : NULL},
     };
     argv[n++] = (char *)(uintptr_t) "berthd";

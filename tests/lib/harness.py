@@ -193,6 +193,12 @@ def describe_process(pid):
     return "\n".join(lines)
 
 
+def memory_of(pid):
+    """Resident memory in bytes."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"^VmRSS:\s+(\d+) kB", text, re.MULTILINE).group(1)) * 1024
+
+
 def _children():
     """Processes that this one has started and not reaped."""
     found = []
@@ -289,9 +295,7 @@ class Process:
             raise HarnessError(f"{self.name} wrote {found.group(0)!r}:\n{self.log}")
 
     def memory(self):
-        """Resident memory in bytes."""
-        text = Path(f"/proc/{self.pid}/status").read_text()
-        return int(re.search(r"^VmRSS:\s+(\d+) kB", text, re.MULTILINE).group(1)) * 1024
+        return memory_of(self.pid)
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.pid}/fd"))
@@ -353,6 +357,61 @@ class Service(Process):
         return self.harness.start_service(
             root=root, listen=self.urls, token_file=token_file, env=env,
             certificate=tls[0] if tls else "server", client_ca=bool(tls and tls[1]))
+
+
+    def keeper(self):
+        """The process that keeps this root's commands, or None."""
+        try:
+            pid = int((self.root / "exec" / "lock").read_text())
+            line = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except (OSError, ValueError):
+            return None
+        words = line.split(b"\0")
+        return Keeper(self, pid) if b"--keep-commands" in words and bytes(self.root) in words else None
+
+    def close(self):
+        try:
+            super().close()
+        finally:
+            keeper = self.keeper()
+            if keeper:
+                keeper.stop()
+        with contextlib.suppress(OSError):
+            log = (self.root / "exec" / "log").read_text(errors="replace")
+            found = SUSPICIOUS.search(log)
+            if found:
+                raise HarnessError(f"the keeper of commands wrote {found.group(0)!r}:\n{log}")
+
+
+class Keeper:
+    """The process that keeps a service's commands, and outlives it."""
+
+    def __init__(self, service, pid):
+        self.service, self.pid = service, pid
+
+    def running(self):
+        current = self.service.keeper()
+        return current is not None and current.pid == self.pid
+
+    def memory(self):
+        return memory_of(self.pid)
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def kill(self):
+        """Ends it as a crash would."""
+        os.kill(self.pid, signal.SIGKILL)
+        wait_until(lambda: not self.running(), STOP_TIMEOUT, "the keeper's end")
+
+    def stop(self):
+        os.kill(self.pid, signal.SIGTERM)
+        try:
+            wait_until(lambda: not self.running(), STOP_TIMEOUT, "the keeper's end")
+        except TimeoutError:
+            state = describe_process(self.pid)
+            os.kill(self.pid, signal.SIGKILL)
+            raise HarnessError(f"the keeper of commands did not end on TERM:\n{state}") from None
 
 
 class Mount(Process):

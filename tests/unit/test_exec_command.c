@@ -52,7 +52,7 @@ static void on_started(void *context, pid_t pid)
         (void)event_base_loopbreak(run->base);
 }
 
-static size_t on_room(void *context)
+static size_t on_room(void *context, uint32_t stream)
 {
     return ((struct run *)context)->room;
 }

@@ -180,13 +180,22 @@ def test_lost_service_is_never_a_success(begin, service):
             os.kill(pid, signal.SIGKILL)
 
 
-def test_service_that_ends_kills_and_says_so(begin, service):
+def test_service_that_ends_is_never_a_success(begin, service):
     """Output that came before is not called missing."""
-    word = unique_sleep()
-    process = begin("sh", "-c", f"echo ready; sleep {word}")
+    process = begin("sh", "-c", f"echo ready; sleep {unique_sleep()}", options=["--reattach", "0"])
     assert process.stdout.readline() == b"ready\n"
     service.stop()
     _, err = process.communicate(timeout=20)
     assert process.returncode == 120  # how far it came is not known
-    assert b"the service is stopping" in err and b"missing" not in err, err
-    assert processes_with(word) == []
+    assert err.startswith(b"berth: outcome unknown: ") and b"missing" not in err, err
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_service_that_is_restarted_loses_nothing(begin, service, how):
+    process = begin("sh", "-c", "echo ready; sleep 1; echo done; exit 7")
+    assert process.stdout.readline() == b"ready\n"
+    if how == "kill":
+        service.kill()
+    service.restart()
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (7, b"done\n", b"")

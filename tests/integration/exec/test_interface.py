@@ -79,12 +79,15 @@ def test_options_of_the_command_are_its_own(execute, run_berth, tree):
 def test_nothing_is_left_behind(client, service):
     for _ in range(5):
         client.run(WORKSPACE, ["true"])
-    before = service.descriptors()
+    keeper = service.keeper()
+    before = (service.descriptors(), keeper.descriptors())
     for i in range(200):
         argv = [["sh", "-c", "echo x; echo y >&2"], ["no-such"], ["sh", "-c", "kill -9 $$"]][i % 3]
         client.run(WORKSPACE, argv, flags=[0, MERGE, STDIN, PTY][i % 4])
-    wait_until(lambda: children_of(service.pid) == [], what="the end of all children")
-    wait_until(lambda: service.descriptors() == before, what="no more descriptors than before")
+    wait_until(lambda: children_of(service.pid) + children_of(keeper.pid) == [],
+               what="the end of all children")
+    wait_until(lambda: (service.descriptors(), keeper.descriptors()) == before,
+               what="no more descriptors than before")
 
 
 def test_commands_run_side_by_side(client):
@@ -110,7 +113,7 @@ def test_client_that_never_reads(execute, client, harness, service):
         assert execute("echo", "hi").stdout == "hi\n"
         assert service.memory() - before < memory_limit(harness)
         assert calls[0].verdict is None
-    wait_until(lambda: children_of(service.pid) == [], what="the end of the deaf client's commands")
+    wait_until(lambda: children_of(service.keeper().pid) == [], what="the end of the deaf client's commands")
 
 
 def test_call_that_is_not_granted_does_not_stop_its_neighbour(client):

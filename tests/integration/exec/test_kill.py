@@ -70,7 +70,7 @@ def test_kill_removes(client, service, means, kind):
     verdict, removed, left, how = receipt(call)
     assert (verdict, left, how) == ("killed", 0, means)
     assert removed >= 1 + count
-    wait_until(lambda: children_of(service.pid) == [], what="the end of all helpers")
+    wait_until(lambda: children_of(service.keeper().pid) == [], what="the end of all helpers")
 
 
 def test_what_takes_no_term_is_killed(client, means):
@@ -93,8 +93,8 @@ def test_background_children_go_on_until_they_are_killed(client, service):
     assert len(processes_with(word)) == 2
     time.sleep(0.5)
     assert len(processes_with(word)) == 2
-    service.stop()
-    wait_until(lambda: processes_with(word) == [], what="their end, with the service's")
+    service.keeper().stop()
+    wait_until(lambda: processes_with(word) == [], what="their end, with the keeper's")
 
 
 BOMB = ("import os, sys, time\n"
@@ -238,11 +238,11 @@ def test_without_a_namespace(client, service, run_berth, without):
     assert ("by cgroup: /" in report) == (means == "cgroup"), report
 
 
-def test_sandbox_ends_with_its_service(client, service, means):
+def test_sandbox_ends_with_its_keeper(client, service, means):
     word = unique_sleep()
     client.wait_started(client.start(WORKSPACE, ["setsid", "sleep", word]))
     wait_until(lambda: processes_with(word), what="the command")
-    service.kill()
+    service.keeper().kill()
     wait_until(lambda: processes_with(word) == [], what="the end of the sandbox")
 
 

@@ -9,6 +9,8 @@ import pexpect
 import pytest
 
 from lib.exec_client import WORKSPACE
+from lib.harness import wait_until
+from lib.processes import processes_with, unique_sleep
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(120)]
 
@@ -151,23 +153,20 @@ def test_shell_of_a_path_on_a_mount(spawn, tree, mount):
 
 
 def test_the_terminal_is_as_before_when_the_command_was_killed(spawn):
-    child = spawn("sh", "-c", "echo pid=$$; exec sleep 300")
-    child.expect(r"pid=(\d+)\r\n")
+    word = unique_sleep()
+    child = spawn("sh", "-c", f"echo ready; exec sleep {word}")
+    child.expect("ready\r\n")
     assert termios.tcgetattr(child.child_fd) != child.attributes
-    os.kill(int(child.match[1]), signal.SIGKILL)
+    pid, = wait_until(lambda: processes_with(word), what="the command")
+    os.kill(pid, signal.SIGKILL)
     assert ended(child) == 137
     assert termios.tcgetattr(child.child_fd) == child.attributes
 
 
 def test_the_terminal_is_as_before_when_the_service_is_gone(spawn, service):
-    child = spawn("sh", "-c", "echo pid=$$; exec sleep 300",
+    child = spawn("sh", "-c", "echo ready; exec sleep 300",
                   options=("-i", "-t", "-w", WORKSPACE, "--reattach", "1"))
-    child.expect(r"pid=(\d+)\r\n")
-    pid = int(child.match[1])
+    child.expect("ready\r\n")
     service.kill()
     assert ended(child) == 120
     assert termios.tcgetattr(child.child_fd) == child.attributes
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

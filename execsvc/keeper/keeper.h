@@ -1,0 +1,55 @@
+/* The keeper of a service's commands: it owns them, their output and their verdicts, and answers
+ * EXEC, EXEC_ATTACH, EXEC_LIST, EXEC_KILL and EXEC_FORGET on links (link.h). It knows nothing of
+ * networks, and lives in a process of its own (process.h), so that commands go on when the service
+ * ends, and nobody on a network is near the process that owns them.
+ *
+ * Requests name workspaces by thread ID alone. Each command has a directory (record.h); what is
+ * there when a keeper starts was kept by an earlier one. */
+#pragma once
+
+#include <event2/event.h>
+
+#include "base/failure.h"
+#include "exec/spawn.h"
+
+/* In the directory where commands are kept: what confinement_status says, for the service. */
+#define KEEPER_CONFINEMENT "confinement.json"
+
+/* Commands at a time: stops one client from using up the machine's processes and our
+ * descriptors (up to eight each) for all others. */
+#define KEEPER_RUNNING_MAX 512
+
+/* Verdicts that are kept, and the output that is kept with them; the oldest make room. Stops
+ * somebody who runs commands all day from filling the disk. */
+#define KEEPER_ENDED_MAX 10000
+#define KEEPER_BYTES_MAX (UINT64_C(4) << 30)
+
+/* How long when nobody says otherwise. */
+#define KEEPER_KEEP_S 3600
+
+/* How long a command goes on that nobody holds any more, when nobody says otherwise: time for a
+ * client that was cut off, or whose service is restarted, to come back. */
+#define KEEPER_LINGER_MS 5000
+
+struct keeper;
+
+struct keeper_options {
+    int root;         /* the service's directory; borrowed for keeper_new only */
+    int exec;         /* where commands are kept; borrowed for the keeper's life */
+    const char *name; /* of the service, in names of its own on this machine */
+    uint64_t keep_s;
+    const struct spawn_limits *limits;
+    /* NULL, or: there is nothing to keep alive for any more, or there is again. */
+    void (*idle)(void *context, bool idle);
+    void *context;
+};
+
+/* Reads what earlier keepers have left. -ENOMEM, and others of its directories. */
+int keeper_new(struct event_base *base, const struct keeper_options *options, struct keeper **ret,
+               struct failure *ret_failure);
+
+/* Kills what runs; verdicts say so. */
+void keeper_free(struct keeper *k);
+
+/* Takes *fd, a stream of a service's. -ENOMEM. */
+int keeper_accept(struct keeper *k, int *fd);

@@ -1,0 +1,42 @@
+/* One end of the stream between the service and the keeper of its commands: a descriptor and a
+ * session (wire/session.h) on an event loop. Both ends are ours and of one user, so all that is
+ * bounded is what waits in them. */
+#pragma once
+
+#include <event2/event.h>
+
+#include "wire/session.h"
+
+/* Output above which streams pause, so that a reply never waits behind more. */
+#define LINK_QUEUE_MAX (512u << 10)
+
+struct link;
+
+/* Made from the event loop. The link may be freed in `lost` and in no other. */
+struct link_events {
+    /* HELLO and WELCOME have been exchanged. */
+    void (*ready)(void *context);
+    /* A message other than the session's own; the callee frees it. */
+    void (*frame)(void *context, struct wire_frame *frame);
+    /* Credit of some calls rose, or output has drained. */
+    void (*writable)(void *context);
+    /* The last one. */
+    void (*lost)(void *context, const char *reason);
+    void *context;
+};
+
+/* Takes *fd. window: item bytes that a new call may send here before it is granted any. -ENOMEM. */
+int link_new(struct event_base *base, int *fd, enum session_role role, uint32_t window,
+             const struct link_events *events, struct link **ret);
+
+/* What was sent and is not out yet is lost. NULL is allowed. */
+void link_free(struct link *l);
+
+/* For sending; link_flush afterwards. */
+struct session *link_session(struct link *l);
+
+/* Moves what the session has to say on its way, within this turn of the loop. */
+void link_flush(struct link *l);
+
+/* False while enough waits: `writable` comes when there is room again. */
+bool link_has_room(struct link *l);

@@ -1,0 +1,171 @@
+/* The keeper's state, shared by the files that implement keeper.h: keeper.c has the table of
+ * commands and the requests, kept.c a command, follower.c whoever follows one. */
+#pragma once
+
+#include <sys/queue.h>
+
+#include "base/table.h"
+#include "confine/confinement.h"
+#include "exec/command.h"
+#include "exec/termination.h"
+#include "keeper/keeper.h"
+#include "keeper/link.h"
+#include "keeper/record.h"
+#include "keeper/request.h"
+
+struct kept;
+
+TAILQ_HEAD(kept_list, kept);
+TAILQ_HEAD(follower_list, follower);
+
+/* A service that is connected. */
+struct peer {
+    TAILQ_ENTRY(peer) entry;
+    struct keeper *keeper;
+    struct link *link;
+    struct table by_tag; /* followers */
+    struct follower_list followers;
+};
+
+struct keeper {
+    struct event_base *base;
+    int exec;
+    int workspaces;
+    struct request_user user;
+    struct spawn_limits limits;
+    struct confinement *confinement;
+    struct table commands; /* the first of each chain, by hash of workspace and ID */
+    struct table expired;  /* hashes of those that were forgotten for their age */
+    struct kept_list all;  /* by serial */
+    struct kept_list ended;
+    size_t running;
+    size_t left; /* that have ended, and whose leader has left something behind */
+    size_t ended_count;
+    uint64_t ended_bytes;
+    uint64_t last_serial;
+    uint64_t keep_ns;
+    struct event *tick;
+    struct event *look; /* at those that are left */
+    TAILQ_HEAD(, peer) peers;
+    void (*idle)(void *context, bool idle);
+    void *context;
+};
+
+enum kept_state { KEPT_STARTING, KEPT_RUNNING, KEPT_ENDED };
+
+/* Who waits for the receipt of a kill. */
+struct killer {
+    TAILQ_ENTRY(killer) entry;
+    struct peer *peer; /* NULL: it has gone */
+    uint64_t tag;
+};
+
+/* A command. */
+struct kept {
+    TAILQ_ENTRY(kept) entry;       /* in keeper.all */
+    TAILQ_ENTRY(kept) ended_entry; /* in keeper.ended, the oldest first */
+    struct kept *same;             /* the next with this hash */
+    uint64_t hash;
+    struct keeper *keeper;
+    enum kept_state state;
+    bool ran;                /* execve has succeeded */
+    bool unsaved;            /* its verdict is not on the disk yet */
+    struct buffer storage;   /* what the views of record.command point into, but text */
+    struct record record;    /* its spools' geometry once it has ended */
+    char text[1024];         /* record.command.text */
+    int directory;           /* while it runs or is read */
+    struct spool *spools[2]; /* likewise */
+    struct command *command; /* while anything of it may live; after its end: it is `left` */
+    struct termination *termination; /* of what is left */
+    bool forgotten;                  /* to be freed with the last process */
+    struct follower_list followers;
+    struct follower *input; /* whose input it is given */
+    uint64_t input_received;
+    uint64_t input_taken;
+    uint64_t
+        input_debt; /* bytes that were received from earlier ones, for which nothing is granted */
+    struct event *linger;
+    uint64_t linger_ms;
+    bool held; /* nobody holds it, and it waits for somebody who was at hold */
+    uint64_t hold[2];
+    uint64_t started_ns; /* monotonic */
+    uint64_t ended_ns;
+    TAILQ_HEAD(, killer) killers;
+};
+
+/* An open EXEC or EXEC_ATTACH. */
+struct follower {
+    TAILQ_ENTRY(follower) entry;      /* in kept.followers */
+    TAILQ_ENTRY(follower) peer_entry; /* in peer.followers */
+    struct kept *kept;
+    struct peer *peer;
+    uint64_t tag;
+    uint32_t flags;    /* WIRE_ATTACH_… */
+    bool starter;      /* the EXEC that started it */
+    bool told;         /* EXEC_STARTED was sent */
+    uint64_t at[2];    /* sent up to here */
+    uint64_t until[2]; /* without FOLLOW: what was there when it came */
+};
+
+/* --- kept.c ---------------------------------------------------------------------------------- */
+
+/* Starts a command of that workspace and ID, of which there is none. A negative errno and the
+ * refusal; nothing is kept then. */
+int kept_start(struct keeper *k, const struct wire_exec *exec, struct bytes id, struct kept **ret,
+               struct command_verdict *refusal);
+
+/* One that an earlier keeper has left. Takes the storage. -ENOMEM. */
+int kept_restore(struct keeper *k, struct buffer *storage, const struct record *record,
+                 struct kept **ret);
+
+/* By which it is found in keeper.commands. */
+uint64_t kept_hash(struct bytes workspace, struct bytes id);
+
+/* Ends what lives of it and forgets it; with `remove`, on the disk too. Its followers must be gone.
+ */
+void kept_free(struct kept *c, bool remove);
+
+/* Replaces its record. */
+void kept_save(struct kept *c);
+
+/* Its directory and spools can be used; -errno. kept_rest gives back what nobody uses. */
+int kept_open(struct kept *c);
+void kept_rest(struct kept *c);
+
+/* Somebody has gone or come who held it. */
+void kept_holders_changed(struct kept *c, const struct follower *gone);
+
+/* How many processes that belong to it live. */
+size_t kept_processes(struct kept *c);
+
+/* Ends everything that belongs to it; the killer is told. -ESRCH: nothing lives. */
+int kept_kill(struct kept *c, const char *by, uint64_t grace_ms, struct killer *killer);
+
+/* Looks whether what its leader has left behind still lives; true when there is nothing left. */
+bool kept_look(struct kept *c);
+
+struct wire_exec_exit kept_exit(const struct kept *c);
+
+/* --- follower.c ------------------------------------------------------------------------------ */
+
+/* -ENOMEM. */
+int follower_new(struct kept *c, struct peer *peer, uint64_t tag, uint32_t flags,
+                 struct follower **ret);
+void follower_free(struct follower *f);
+
+/* Sends what there is to send; the follower may have gone afterwards. */
+void follower_pump(struct follower *f);
+
+/* All of a command's. */
+void followers_pump(struct kept *c);
+
+/* A message within its call. It may have gone afterwards. */
+void follower_message(struct follower *f, const struct wire_message *m);
+
+/* --- keeper.c -------------------------------------------------------------------------------- */
+
+void peer_send(struct peer *p, uint64_t tag, const struct wire_message *m);
+void peer_send_error(struct peer *p, uint64_t tag, int error, const char *text);
+
+/* It has started, ended, or lost its last process. */
+void keeper_changed(struct keeper *k);

@@ -1,0 +1,34 @@
+/* The process that the keeper lives in: berthd's own program in another mode. There is one for each
+ * root, which the service starts when it first needs it and which outlives it: it ends when nothing
+ * runs and no service has been connected for a while. It holds ROOT/exec/lock, and services find it
+ * at ROOT/exec/socket; both are for the service's own user alone. */
+#pragma once
+
+#include <stdint.h>
+
+#include "base/failure.h"
+#include "base/log.h"
+#include "exec/spawn.h"
+
+/* After the last command and the last service. */
+#define KEEPER_IDLE_S 5
+
+/* The descriptor at which a keeper that is being started finds its first stream. */
+#define KEEPER_FD 3
+
+struct keeper_settings {
+    const char *root; /* absolute */
+    const char *name; /* of the service, in names of its own on this machine */
+    uint64_t keep_s;
+    enum log_level log_level;
+};
+
+/* Runs the keeper; returns when it has nothing left to do, or with a failure. -EBUSY: there is one.
+ */
+int keeper_process_run(const struct keeper_settings *settings, struct failure *ret_failure);
+
+/* A stream to the keeper of the root, which is started if there is none: it then has these limits,
+ * and gives them to commands. Non-blocking descriptor, owned by the caller. Whether anybody answers
+ * there is found out by the caller. */
+int keeper_connect(const struct keeper_settings *settings, const struct spawn_limits *limits,
+                   int *ret_fd, struct failure *ret_failure);

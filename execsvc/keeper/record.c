@@ -1,0 +1,216 @@
+#include "keeper/record.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "names/thread_id.h"
+
+#define RECORD_NAME "record"
+#define RECORD_NEW "record.new"
+
+/* Format and version. */
+#define RECORD_MAGIC "berthx1\n"
+#define RECORD_MAGIC_SIZE 8
+#define RECORD_FIXED (RECORD_MAGIC_SIZE + 6 * 8)
+#define RECORD_HASH_SIZE 8
+
+/* No record is larger: stops a damaged or planted file from taking all memory. */
+#define RECORD_MAX ((size_t)16384)
+
+/* Files in the directory of a command. */
+static const char *const names[] = {RECORD_NAME, RECORD_NEW, RECORD_STDOUT, RECORD_STDERR};
+
+static int open_directory(int at, const char *name, int *ret)
+{
+    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    *ret = fd;
+    return 0;
+}
+
+static int directory_names(struct bytes workspace, struct bytes id,
+                           char ret_workspace[THREAD_NAME_MAX + 1],
+                           char ret_id[THREAD_NAME_MAX + 1])
+{
+    int r = thread_id_to_name(workspace, ret_workspace);
+    return r < 0 ? r : thread_id_to_name(id, ret_id);
+}
+
+int record_make_directory(int exec, struct bytes workspace, struct bytes id, int *ret)
+{
+    char workspace_name[THREAD_NAME_MAX + 1];
+    char id_name[THREAD_NAME_MAX + 1];
+    int r = directory_names(workspace, id, workspace_name, id_name);
+    if (r < 0)
+        return r;
+    _cleanup_close_ int parent = -1;
+    r = open_directory(exec, workspace_name, &parent);
+    if (r == -ENOENT && mkdirat(exec, workspace_name, 0700) < 0 && errno != EEXIST)
+        return -errno;
+    if (r == -ENOENT)
+        r = open_directory(exec, workspace_name, &parent);
+    if (r < 0)
+        return r;
+    if (mkdirat(parent, id_name, 0700) < 0)
+        return -errno;
+    return open_directory(parent, id_name, ret);
+}
+
+int record_open_directory(int exec, struct bytes workspace, struct bytes id, int *ret)
+{
+    char workspace_name[THREAD_NAME_MAX + 1];
+    char id_name[THREAD_NAME_MAX + 1];
+    int r = directory_names(workspace, id, workspace_name, id_name);
+    _cleanup_close_ int parent = -1;
+    if (r == 0)
+        r = open_directory(exec, workspace_name, &parent);
+    return r < 0 ? r : open_directory(parent, id_name, ret);
+}
+
+void record_remove_directory(int exec, struct bytes workspace, struct bytes id)
+{
+    char workspace_name[THREAD_NAME_MAX + 1];
+    char id_name[THREAD_NAME_MAX + 1];
+    _cleanup_close_ int parent = -1;
+    _cleanup_close_ int directory = -1;
+    if (directory_names(workspace, id, workspace_name, id_name) < 0 ||
+        open_directory(exec, workspace_name, &parent) < 0)
+        return;
+    if (open_directory(parent, id_name, &directory) == 0)
+        for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+            (void)unlinkat(directory, names[i], 0);
+    (void)unlinkat(parent, id_name, AT_REMOVEDIR);
+    (void)unlinkat(exec, workspace_name, AT_REMOVEDIR);
+}
+
+static int record_encode(const struct record *r, struct buffer *b)
+{
+    int failed = buffer_append(b, RECORD_MAGIC, RECORD_MAGIC_SIZE);
+    for (size_t i = 0; i < ARRAY_SIZE(r->spools); i++)
+        failed = failed || buffer_append_u64(b, r->spools[i].keep) ||
+                 buffer_append_u64(b, r->spools[i].end) ||
+                 buffer_append_u64(b, r->spools[i].stored);
+    const struct wire_message message = {.type = WIRE_EXEC_COMMAND, .exec_command = r->command};
+    if (failed)
+        return -ENOMEM;
+    int e = wire_encode(b, &message);
+    if (e < 0)
+        return e;
+    return buffer_append_u64(b, hash_end(hash_bytes(HASH_START, b->data, b->len)));
+}
+
+int record_write(int directory, const struct record *r)
+{
+    _cleanup_buffer_ struct buffer content = {0};
+    int e = record_encode(r, &content);
+    if (e < 0)
+        return e;
+    _cleanup_close_ int fd =
+        openat(directory, RECORD_NEW, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return -errno;
+    e = file_write_all(fd, content.data, content.len);
+    if (e == 0 && renameat(directory, RECORD_NEW, directory, RECORD_NAME) < 0)
+        e = -errno;
+    if (e < 0)
+        (void)unlinkat(directory, RECORD_NEW, 0);
+    return e;
+}
+
+static uint64_t get_u64(const uint8_t *p)
+{
+    uint64_t v = 0;
+    for (size_t i = 8; i > 0; i--)
+        v = v << 8 | p[i - 1];
+    return v;
+}
+
+static int record_decode(struct bytes content, struct record *ret)
+{
+    if (content.len < RECORD_FIXED + RECORD_HASH_SIZE ||
+        memcmp(content.data, RECORD_MAGIC, RECORD_MAGIC_SIZE) != 0)
+        return -EBADMSG;
+    size_t len = content.len - RECORD_HASH_SIZE;
+    if (get_u64(content.data + len) != hash_end(hash_bytes(HASH_START, content.data, len)))
+        return -EBADMSG;
+    const uint8_t *p = content.data + RECORD_MAGIC_SIZE;
+    for (size_t i = 0; i < ARRAY_SIZE(ret->spools); i++, p += 24)
+        ret->spools[i] = (struct spool_geometry){
+            .keep = get_u64(p), .end = get_u64(p + 8), .stored = get_u64(p + 16)};
+    struct wire_message message;
+    int r = wire_decode(WIRE_EXEC_COMMAND, bytes_of(p, len - RECORD_FIXED), &message);
+    if (r < 0)
+        return r;
+    ret->command = message.exec_command;
+    return 0;
+}
+
+int record_read(int directory, struct buffer *storage, struct record *ret)
+{
+    _cleanup_close_ int fd =
+        openat(directory, RECORD_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int r = buffer_reserve(storage, RECORD_MAX);
+    if (r < 0)
+        return r;
+    r = file_read_up_to(fd, storage->data, RECORD_MAX, &storage->len);
+    return r < 0 ? r : record_decode(buffer_view(storage), ret);
+}
+
+static void close_directory(DIR **d)
+{
+    if (*d)
+        (void)closedir(*d);
+}
+#define _cleanup_directory_ _cleanup_(close_directory)
+
+static DIR *open_stream(int at, const char *name)
+{
+    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (!d)
+        close_fd(&fd);
+    return d;
+}
+
+/* The ID that has this name, and whether there is one. A workspace's may be too long to be told by
+ * its name; it is in the records then, and empty here. */
+static bool id_of(const char *name, uint8_t id[THREAD_ID_MAX], struct bytes *ret)
+{
+    int n = thread_id_from_name(bytes_of_string(name), id);
+    *ret = bytes_of(id, n > 0 ? (size_t)n : 0);
+    return n > 0 || n == -ENODATA;
+}
+
+int record_each(int exec,
+                void (*each)(void *context, struct bytes workspace, struct bytes id, int directory),
+                void *context)
+{
+    _cleanup_directory_ DIR *all = open_stream(exec, ".");
+    if (!all)
+        return -errno;
+    const struct dirent *outer;
+    while ((outer = readdir(all))) {
+        uint8_t workspace_id[THREAD_ID_MAX];
+        uint8_t command_id[THREAD_ID_MAX];
+        struct bytes workspace;
+        struct bytes id;
+        _cleanup_directory_ DIR *commands = id_of(outer->d_name, workspace_id, &workspace)
+                                                ? open_stream(exec, outer->d_name)
+                                                : NULL;
+        const struct dirent *inner;
+        while (commands && (inner = readdir(commands))) {
+            _cleanup_close_ int directory = -1;
+            if (id_of(inner->d_name, command_id, &id) && id.len > 0 &&
+                open_directory(dirfd(commands), inner->d_name, &directory) == 0)
+                each(context, workspace, id, directory);
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,46 @@
+/* What is known of a command, on the disk: EXEC/WORKSPACE/ID/record, in a directory of its own
+ * beside its spools. It is written before the command is forked, so that an ID that was taken is
+ * never started again, and replaced as a whole when the command has started and when it has ended.
+ * A record without a verdict whose keeper is gone, and one that is damaged, is of a command whose
+ * end nobody knows.
+ *
+ * It is not forced to the disk: after a crash of the machine a verdict may be lost that was told,
+ * and is then unknown, never another one. */
+#pragma once
+
+#include "base/buffer.h"
+#include "keeper/spool.h"
+#include "wire/wire.h"
+
+/* Names of the spools in the directory. */
+#define RECORD_STDOUT "stdout"
+#define RECORD_STDERR "stderr"
+
+struct record {
+    struct spool_geometry spools[2];
+    struct wire_exec_command command; /* its views are borrowed */
+};
+
+/* Makes the directory of a new command in that of all. -EEXIST: there is one. */
+int record_make_directory(int exec, struct bytes workspace, struct bytes id, int *ret);
+
+/* Opens it. */
+int record_open_directory(int exec, struct bytes workspace, struct bytes id, int *ret);
+
+/* Removes it and all that is in it; the workspace's as well when it was the last. What is not there
+ * is no error. */
+void record_remove_directory(int exec, struct bytes workspace, struct bytes id);
+
+/* Writes the record of a directory, whole or not at all. */
+int record_write(int directory, const struct record *r);
+
+/* Reads it. The views of *ret point into storage, which the caller releases. -ENOENT; -EBADMSG: it
+ * is damaged, or of another version. */
+int record_read(int directory, struct buffer *storage, struct record *ret);
+
+/* Calls `each` with the directory of every command that there is, open and borrowed. The IDs are
+ * those of the directories' names; directories of names that are none are left alone. A negative
+ * errno. */
+int record_each(int exec,
+                void (*each)(void *context, struct bytes workspace, struct bytes id, int directory),
+                void *context);
