@@ -221,6 +221,7 @@ static void on_exec(struct keeper *k, struct peer *p, uint64_t tag, const struct
         reply_refusal(p, tag, exec, &refusal);
         return;
     }
+    c->nameless = exec->id.len == 0;
     attach(p, tag, c, flags, from, true);
     keeper_changed(k);
 }

@@ -170,6 +170,9 @@ static void kept_end(struct kept *c, const struct command_verdict *verdict)
     answer_killers(c, info->removed, info->left, info->means, info->text);
     followers_pump(c);
     kept_rest(c);
+    /* Nobody can ask for it. */
+    if (c->nameless && !c->ran && !c->command && TAILQ_EMPTY(&c->followers))
+        kept_free(c, true);
     keeper_changed(k);
 }
 

@@ -70,6 +70,7 @@ struct kept {
     enum kept_state state;
     bool ran;                /* execve has succeeded */
     bool unsaved;            /* its verdict is not on the disk yet */
+    bool nameless;           /* its ID was made here, and is told when it has started */
     struct buffer storage;   /* what the views of record.command point into, but text */
     struct record record;    /* its spools' geometry once it has ended */
     char text[1024];         /* record.command.text */

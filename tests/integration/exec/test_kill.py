@@ -249,17 +249,25 @@ def test_sandbox_ends_with_its_keeper(client, service, means):
 @pytest.mark.parametrize("count", [
     100, pytest.param(10000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
 def test_nothing_is_left(client, service, run_berth, means, count):
-    """No process, descriptor or cgroup, however they ended."""
+    """No process, descriptor, cgroup or file, however they ended, when nobody will ask again."""
     ways = [["true"], ["no-such"], ["sh", "-c", "kill -9 $$"], ["sh", "-c", "sleep 0.01 & exit 1"]]
+
+    def run(argv):
+        call = client.run(WORKSPACE, argv)
+        if call.id:
+            client.forget(WORKSPACE, call.id)
+
     for argv in ways:
-        client.run(WORKSPACE, argv)
+        run(argv)
     keeper = service.keeper()
     wait_until(lambda: children_of(keeper.pid) == [], what="the end of all helpers")
     before = keeper.descriptors()
     for i in range(count):
-        client.run(WORKSPACE, ways[i % len(ways)])
+        run(ways[i % len(ways)])
     wait_until(lambda: children_of(keeper.pid) == [], what="the end of all helpers")
     wait_until(lambda: keeper.descriptors() <= before, what="no descriptors")
+    wait_until(lambda: not (service.root / "exec" / WORKSPACE).exists(), what="no files")
+    assert client.list() == []
     cgroups = json.loads(run_berth("status", "--json", check=True).stdout)["service"]["confinement"]["cgroup"]
     assert cgroups["holds"] == (means == "cgroup")
     if cgroups["holds"]:
