@@ -12,7 +12,7 @@
  * it has granted, and the other way round. So one that does not read holds up its own call alone,
  * and what is queued for it is bounded.
  *
- * A call whose program goes away is cancelled, unless it asked for more than that (WIRE_EXEC_KEEP).
+ * A command whose program goes away is left, as when a connection of its own is lost: it lingers.
  * When the connection to the service is lost, so are the programs' own: they then know no more than
  * if they had connected themselves. Everything runs on the loop of the event base. */
 #pragma once

@@ -14,7 +14,6 @@ struct forward {
     uint64_t generation; /* of control->client */
     uint32_t credit_in;  /* item bytes the peer may send */
     uint32_t credit_out; /* and we let the service send */
-    bool keeps;          /* it goes on without its peer */
     bool cancel;         /* to be sent when it has a tag */
     STAILQ_HEAD(, held_frame) held;
 };
@@ -53,7 +52,8 @@ static struct client *client_of(const struct forward *f)
 
 static void send_cancel(struct forward *f)
 {
-    const struct wire_message cancel = {.type = WIRE_CANCEL};
+    /* It lingers, as after the loss of a connection of its own: its program may come back. */
+    const struct wire_message cancel = {.type = WIRE_CANCEL, .cancel.flags = WIRE_CANCEL_LEAVE};
     struct client *client = client_of(f);
     f->cancel = f->client_tag == 0;
     if (client && f->client_tag)
@@ -262,8 +262,7 @@ void forward_leave(struct peer *p)
     while ((f = table_next(&p->forwards, &cursor))) {
         f->peer = NULL;
         release_held(f);
-        if (!f->keeps)
-            send_cancel(f);
+        send_cancel(f);
     }
     table_release(&p->forwards);
 }

@@ -147,12 +147,22 @@ def test_a_holder_that_was_killed_is_replaced(away):
     assert second != first
 
 
-def test_a_holder_killed_amid_a_command_changes_nothing(away):
-    process = away.begin("sh", "-c", "echo ready; sleep 2; touch done", stderr=subprocess.PIPE)
+def test_a_holder_killed_amid_a_command_is_done_without(away):
+    process = away.begin("sh", "-c", "echo ready; sleep 1; touch done; echo more; exit 6", stderr=subprocess.PIPE)
     assert process.stdout.readline() == b"ready\n"
     os.kill(away.harness.holders()[0], signal.SIGKILL)
-    _, error = process.communicate(timeout=20)
-    assert (process.returncode, error) == (0, b"")
+    out, error = process.communicate(timeout=20)
+    assert (process.returncode, out) == (6, b"more\n"), error
+    assert stored(away.service, "done").exists()
+
+
+def test_a_program_that_goes_leaves_its_command_to_linger(away):
+    """Not killed at once: it may come back, as it could after the loss of a connection of its own."""
+    process = away.begin("sh", "-c", "echo ready; sleep 1; touch after", options=["--id", "left"])
+    assert process.stdout.readline() == b"ready\n"
+    process.kill()
+    process.communicate()
+    wait_until(lambda: stored(away.service, "after").exists(), 15, "what it does after that")
 
 
 def test_a_stopped_holder_holds_up_nobody(away):
