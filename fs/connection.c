@@ -13,6 +13,11 @@
 #include "request.h"
 #include "supervisor.h"
 
+/* The pause between attempts while a program waits. One to a socket of this machine costs nothing;
+ * others start processes or cross networks. */
+#define HURRY_LOCAL_MS 20
+#define HURRY_MS 1000
+
 struct connection {
     struct connector *connector; /* NULL unless a thread is connecting */
     struct event *connected;
@@ -55,6 +60,8 @@ static void reconnect(struct driver *d)
         .release = release_rules,
         .context = d->rules ? visibility_rules_ref(d->rules) : NULL,
         .event_fd = c->event_fd,
+        .tells_failures = true,
+        .hurry_ms = strncmp(d->settings->url, "unix:", 5) == 0 ? HURRY_LOCAL_MS : HURRY_MS,
     };
     int r = connector_start(&options, resumes, &c->connector);
     if (r < 0) {
@@ -62,6 +69,12 @@ static void reconnect(struct driver *d)
         release_rules(options.context);
         driver_end(d, r);
     }
+}
+
+uint64_t connection_hurry(struct driver *d)
+{
+    struct connection *c = d->connection;
+    return c && c->connector ? connector_hurry(c->connector) : 0;
 }
 
 /* The session has gone, and with it nodes and handles. */
@@ -241,7 +254,11 @@ static void on_connected(evutil_socket_t fd, short what, void *context)
     if (!c->connector)
         return;
     struct client *client;
-    uint64_t abandoned;
+    uint64_t abandoned, failed_begun_ns;
+    if (!connector_has_succeeded(c->connector, &failed_begun_ns)) {
+        request_attempt_failed(d, failed_begun_ns);
+        return;
+    }
     connector_take(take_ptr(c->connector), &client, &abandoned);
     if (!client) {
         reconnect(d);

@@ -9,6 +9,9 @@
  * then freed. */
 int connection_start(struct driver *d, struct client *client, struct failure *ret_failure);
 
+/* A request waits for a connection: it is tried at once, within limits. As connector_hurry. */
+uint64_t connection_hurry(struct driver *d);
+
 /* Closes the connection, failing what is in flight, and stops connecting again. A thread that
  * just then waits for the network is left behind: *ret_left_behind, the process must then end
  * without freeing what it may use (d->settings). */

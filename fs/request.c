@@ -2,6 +2,7 @@
 
 #include "climb.h"
 #include "coherence.h"
+#include "connection.h"
 #include "interrupt.h"
 #include "ops.h"
 #include "pipeline.h"
@@ -235,12 +236,17 @@ static void arm_waiting_timer(struct driver *d)
     (void)event_add(d->waiting_timer, &tv);
 }
 
-/* With disconnected=serve programs go on with what is known, and must not wait again and again for
- * what is not. */
-static uint64_t deadline(const struct driver *d)
+/* A program makes many calls, and must not wait for each. When the service has been away for the
+ * timeout, a call waits for one attempt to connect, or not at all just after one has failed. */
+static void set_deadline(struct request *r)
 {
-    uint64_t since = d->options->serve && !d->client ? d->lost_ns : clock_monotonic_ns();
-    return since + d->options->timeout_ms * NSEC_PER_MSEC;
+    struct driver *d = r->driver;
+    uint64_t now = r->deferred_ns = clock_monotonic_ns();
+    uint64_t hurried = d->client ? 0 : connection_hurry(d);
+    r->deadline_ns = (d->client ? now : d->lost_ns) + d->options->timeout_ms * NSEC_PER_MSEC;
+    r->overdue = r->deadline_ns <= now;
+    if (r->overdue && hurried > now)
+        r->deadline_ns = hurried;
 }
 
 static void defer(struct request *r)
@@ -254,7 +260,7 @@ static void defer(struct request *r)
     /* Set once: a connection that comes and goes does not prolong the wait. */
     if (!r->deferred || r->waits) {
         r->deferred = true;
-        r->deadline_ns = deadline(d);
+        set_deadline(r);
     }
     r->next = NULL;
     *d->waiting.last = r;
@@ -428,15 +434,14 @@ void request_fail_all(struct driver *d, int error)
     }
 }
 
-void request_waiting_expired(evutil_socket_t fd, short what, void *context)
+static void fail_waiting(struct driver *d, uint64_t failed_begun_ns)
 {
-    struct driver *d = context;
     uint64_t now = clock_monotonic_ns();
     struct request *next;
     for (struct request *r = take_waiting(d); r; r = next) {
         next = r->next;
         r->next = NULL;
-        if (r->deadline_ns <= now) {
+        if (r->deadline_ns <= now || (r->overdue && r->deferred_ns <= failed_begun_ns)) {
             r->done(r, -EIO, NULL);
         } else {
             *d->waiting.last = r;
@@ -444,6 +449,18 @@ void request_waiting_expired(evutil_socket_t fd, short what, void *context)
         }
     }
     arm_waiting_timer(d);
+}
+
+void request_waiting_expired(evutil_socket_t fd, short what, void *context)
+{
+    fail_waiting(context, 0);
+}
+
+void request_attempt_failed(struct driver *d, uint64_t begun_ns)
+{
+    fail_waiting(d, begun_ns);
+    if (d->waiting.first)
+        (void)connection_hurry(d);
 }
 
 void request_done_ok(struct request *r, int error, const struct wire_message *reply)

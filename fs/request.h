@@ -1,12 +1,12 @@
 /* A request of the kernel (or of the driver itself) on its way through the service.
  *
  * It is sent at once when there is a connection and what it names is known there. If not, it
- * waits: for a connection, at most the mount's timeout, and for the inodes and handles it
- * names to be found again. When the connection is lost before the answer and the session goes on
- * on another, it is carried out once, and answered; but not later than the mount's timeout, after
- * which it fails with EIO. When the session is lost too, a request that only reads is sent once
- * more; one that changes something fails with EIO. Its done function is called exactly once, which
- * may be from within request_send. */
+ * waits: for a connection, until the mount's timeout since the loss is over (then, for one attempt
+ * to connect), and for the inodes and handles it names to be found again. When the connection is
+ * lost before the answer and the session goes on on another, it is carried out once, and answered;
+ * but not later than the mount's timeout, after which it fails with EIO. When the session is lost
+ * too, a request that only reads is sent once more; one that changes something fails with EIO. Its
+ * done function is called exactly once, which may be from within request_send. */
 #pragma once
 
 #define FUSE_USE_VERSION 314
@@ -45,7 +45,9 @@ struct request {
     struct request *next;
     struct request *behind; /* see pipeline.c, and handle.reads */
     uint64_t deadline_ns;
+    uint64_t deferred_ns;
     bool deferred;
+    bool overdue; /* waits for one attempt to connect alone */
     bool repeated;
     bool urgent;      /* does not wait until locks have been taken again */
     bool once;        /* on the connection that is set already, or it fails with -ENOTCONN */
@@ -144,6 +146,9 @@ void request_done_ok(struct request *r, int error, const struct wire_message *re
 
 /* Sends all requests that wait for a connection; called when there is one. */
 void request_resume_all(struct driver *d);
+
+/* An attempt to connect, begun then, has failed. */
+void request_attempt_failed(struct driver *d, uint64_t begun_ns);
 
 /* Fails all that waits; for the end. */
 void request_fail_all(struct driver *d, int error);

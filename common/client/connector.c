@@ -12,6 +12,9 @@
 #define BACKOFF_MIN_MS 100
 #define BACKOFF_MAX_MS 5000
 
+/* For how long an attempt is worth waiting for: then the service is likely not to be there. */
+#define ATTEMPT_WORTH_NS (3 * NSEC_PER_SEC)
+
 /* Shared with the thread, guarded by `lock`. Freed by whoever comes last. */
 struct connector {
     pthread_mutex_t lock;
@@ -20,7 +23,11 @@ struct connector {
     struct connector_options options;
     bool stop;
     bool finished;
-    bool resumes; /* a session, at this point */
+    bool hurry; /* before the next attempt */
+    bool trying;
+    uint64_t begun_ns, ended_ns; /* the last attempt; 0: none */
+    uint64_t failed_begun_ns;    /* the last one that failed */
+    bool resumes;                /* a session, at this point */
     struct session_resume point;
     struct client *client;
     uint64_t abandoned; /* what client's HELLO said of it */
@@ -35,14 +42,17 @@ static void connector_free(struct connector *c)
     free(c);
 }
 
-/* Waits, with the lock held, until the time is over or it is to stop. */
+/* Waits, with the lock held, until the time since the last attempt is over or it is to stop. */
 static void wait_locked(struct connector *c, uint32_t ms)
 {
-    uint64_t until = clock_monotonic_ns() + ms * NSEC_PER_MSEC;
-    struct timespec t = {.tv_sec = (time_t)(until / NSEC_PER_SEC),
-                         .tv_nsec = (long)(until % NSEC_PER_SEC)};
-    while (!c->stop && pthread_cond_timedwait(&c->wake, &c->lock, &t) == 0)
-        ;
+    int r = 0;
+    while (!c->stop && r == 0) {
+        bool hurry = c->hurry && c->options.hurry_ms < ms;
+        uint64_t until = c->ended_ns + (hurry ? c->options.hurry_ms : ms) * NSEC_PER_MSEC;
+        struct timespec t = {.tv_sec = (time_t)(until / NSEC_PER_SEC),
+                             .tv_nsec = (long)(until % NSEC_PER_SEC)};
+        r = pthread_cond_timedwait(&c->wake, &c->lock, &t);
+    }
 }
 
 static int connect_once(const struct connector_options *o, const struct session_resume *resumes,
@@ -72,6 +82,9 @@ static void *connect_thread(void *argument)
         struct failure f;
         const struct session_resume point = c->point;
         bool resumes = c->resumes;
+        c->hurry = false;
+        c->trying = true;
+        c->begun_ns = clock_monotonic_ns();
         (void)pthread_mutex_unlock(&c->lock);
         int r = connect_once(&c->options, resumes ? &point : NULL, &client, &f);
         if (r < 0 && !c->options.quiet && strcmp(last, f.text) != 0) {
@@ -79,11 +92,16 @@ static void *connect_thread(void *argument)
             memcpy(last, f.text, sizeof last);
         }
         (void)pthread_mutex_lock(&c->lock);
+        c->trying = false;
+        c->ended_ns = clock_monotonic_ns();
         if (r == 0) {
             c->client = client;
             c->abandoned = point.abandoned;
             break;
         }
+        c->failed_begun_ns = c->begun_ns;
+        if (c->options.tells_failures && !c->stop)
+            (void)eventfd_write(c->options.event_fd, 1);
         wait_locked(c, backoff_ms);
         backoff_ms = backoff_ms * 2 < BACKOFF_MAX_MS ? backoff_ms * 2 : BACKOFF_MAX_MS;
     }
@@ -131,6 +149,29 @@ void connector_set_resume(struct connector *c, const struct session_resume *resu
     if (resumes)
         c->point = *resumes;
     (void)pthread_mutex_unlock(&c->lock);
+}
+
+uint64_t connector_hurry(struct connector *c)
+{
+    (void)pthread_mutex_lock(&c->lock);
+    uint64_t now = clock_monotonic_ns(), until = now + ATTEMPT_WORTH_NS;
+    if (c->trying)
+        until = c->begun_ns + ATTEMPT_WORTH_NS;
+    else if (c->failed_begun_ns && now < c->ended_ns + c->options.hurry_ms * NSEC_PER_MSEC)
+        until = 0;
+    c->hurry = true;
+    (void)pthread_cond_signal(&c->wake);
+    (void)pthread_mutex_unlock(&c->lock);
+    return until;
+}
+
+bool connector_has_succeeded(struct connector *c, uint64_t *ret_failed_begun_ns)
+{
+    (void)pthread_mutex_lock(&c->lock);
+    bool finished = c->finished;
+    *ret_failed_begun_ns = c->failed_begun_ns;
+    (void)pthread_mutex_unlock(&c->lock);
+    return finished;
 }
 
 void connector_take(struct connector *c, struct client **ret, uint64_t *ret_abandoned)

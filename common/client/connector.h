@@ -1,5 +1,5 @@
 /* Connects again, after a loss, on a thread of its own: libcurl blocks. It tries until it succeeds,
- * with growing pauses. */
+ * with growing pauses, which end when somebody waits (connector_hurry). */
 #pragma once
 
 #include "client/client.h"
@@ -17,7 +17,9 @@ struct connector_options {
     int (*greet)(void *context, struct client *client, struct failure *ret_failure);
     void (*release)(void *context); /* NULL allowed */
     void *context;                  /* owned, once connector_start has succeeded */
-    int event_fd;                   /* written to when it has succeeded */
+    int event_fd;                   /* written to when it has succeeded, */
+    bool tells_failures;            /* and after each attempt that failed */
+    uint32_t hurry_ms;              /* the pause while somebody waits: spares the other side */
 };
 
 /* resumes: NULL, or the session to go on with. A negative errno of pthread_create, or -ENOMEM. */
@@ -27,7 +29,15 @@ int connector_start(const struct connector_options *options, const struct sessio
 /* Another point to go on from, or none any more, for attempts that have not begun. */
 void connector_set_resume(struct connector *c, const struct session_resume *resumes);
 
-/* After event_fd was written to: what came of it, and what its HELLO said is abandoned. Frees c.
+/* Somebody waits: the next attempt begins at once, or hurry_ms after the end of the last. Returns
+ * until when its outcome is worth waiting for (CLOCK_MONOTONIC); 0: it is known, since the last one
+ * has failed less than hurry_ms ago. */
+uint64_t connector_hurry(struct connector *c);
+
+/* False: it still tries. The last attempt that failed began then, or (0) there is none. */
+bool connector_has_succeeded(struct connector *c, uint64_t *ret_failed_begun_ns);
+
+/* When it has succeeded: what came of it, and what its HELLO said is abandoned. Frees c.
  * *ret is NULL when it did not succeed after all. */
 void connector_take(struct connector *c, struct client **ret, uint64_t *ret_abandoned);
 
