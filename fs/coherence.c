@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "ops.h"
 #include "pipeline.h"
+#include "request.h"
 
 /* Nothing but a report of a change ends it: a day is for ever. */
 #define KEPT_SECONDS 86400.0
@@ -36,6 +37,8 @@ struct coherence {
     uint64_t held;         /* what is to be confirmed then; 0: nothing */
     struct event *late;
     uint32_t linked_news; /* as inode.name_news, of all files with more than one name */
+    size_t checks;        /* of directories, under way: until then nothing is confirmed either */
+    struct event *again;  /* directories' names are made to expire once more */
     bool stuck;
 };
 
@@ -91,8 +94,12 @@ static double lease_seconds(const struct coherence *c)
 /* What the kernel is told of a name that it has, but whose time is over, it takes in without any
  * lock, when the program that asked comes to run. If the name is told of as changed meanwhile, that
  * is undone, for ever. So within this time after such an answer a name is not made to expire, but
- * dropped, which nothing undoes. That costs those in a directory its path (getcwd) until it is
- * looked up again; so a directory that is found to be what it was, is not kept for as long. */
+ * dropped, which nothing undoes.
+ *
+ * Not the name of a directory: those in it would have no path any more (getcwd) until somebody
+ * looked it up. It is made to expire, and the service is asked whether it leads elsewhere now; only
+ * then it is dropped. Where all is forgotten it expires once more when this time is over, until
+ * when a directory that is found to be what it was is not kept. */
 #define TAKEN_IN_MS 3000
 
 enum { NEWS_EXPIRED = 1 }; /* in inode.name_news, beside twice the time */
@@ -143,7 +150,7 @@ static bool note_told(struct inode *i)
     return true;
 }
 
-/* And is to be told that it may have changed. True: it must be dropped. */
+/* And is to be told that it may have changed. True: that may be undone. */
 static bool note_expired(struct inode *i)
 {
     bool lately = !(i->name_news & NEWS_EXPIRED) && news_lately(i->name_news);
@@ -197,6 +204,115 @@ static int tell_inode(struct notifier *n, const struct inode *i, bool content)
     return notifier_inode(n, i->id, i->parent ? i->parent->id : 0, content);
 }
 
+static void arm(struct event *event, uint64_t ms)
+{
+    const struct timeval tv = {.tv_sec = (time_t)(ms / 1000),
+                               .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
+    (void)event_add(event, &tv);
+}
+
+static void on_forgotten(void *context, uint64_t position)
+{
+    struct driver *d = context;
+    struct coherence *c = d->coherence;
+    struct client *client = driver_session(d);
+    if (!c || !c->tag || !client)
+        return;
+    uint64_t now = clock_monotonic_ns();
+    if (c->checks || c->hold_ns > now)
+        c->held = position;
+    if (c->checks)
+        return;
+    if (c->hold_ns > now) {
+        arm(c->late, (c->hold_ns - now) / NSEC_PER_MSEC + 1);
+        return;
+    }
+    c->held = 0;
+    const struct wire_message seen = {.type = WIRE_SEEN, .seen.position = position};
+    (void)client_send(client, c->tag, &seen);
+}
+
+static void expire_again_later(struct coherence *c)
+{
+    if (!evtimer_pending(c->again, NULL))
+        arm(c->again, TAKEN_IN_MS + 1);
+}
+
+static void on_again(evutil_socket_t fd, short what, void *context)
+{
+    struct driver *d = context;
+    size_t cursor = 0;
+    int r = 0;
+    bool more = false;
+    for (struct inode *i = NULL; r == 0 && (i = inode_next(&d->inodes, &cursor, i));) {
+        if (i->type != S_IFDIR || !i->nlookup || !i->parent || !(i->name_news & NEWS_EXPIRED))
+            continue;
+        more = more || news_lately(i->name_news);
+        r = notifier_entry(d->coherence->notifier, i->parent->id, bytes_of(i->name, i->name_len),
+                           false);
+    }
+    if (more)
+        expire_again_later(d->coherence);
+    if (r < 0)
+        no_memory(d);
+}
+
+/* The name of an inode may lead elsewhere, or must be asked for again. True: it must be dropped. */
+static bool expire(struct driver *d, struct inode *i)
+{
+    bool lately = note_expired(i), directory = i->type == S_IFDIR;
+    if (lately && directory)
+        expire_again_later(d->coherence);
+    return lately && !directory;
+}
+
+static void confirm_held(struct driver *d)
+{
+    struct coherence *c = d->coherence;
+    if (!c->checks && c->held && notifier_then(c->notifier, on_forgotten, d, c->held) < 0)
+        no_memory(d);
+}
+
+static void checked(struct request *q, int error, const struct wire_message *reply)
+{
+    struct driver *d = q->driver;
+    struct coherence *c = d->coherence;
+    struct inode *i = q->target;
+    bool same = error == 0 && inode_is(i, &reply->entry.attr);
+    if (error == 0)
+        inode_give_back(&d->inodes, reply->entry.node, 1);
+    if (c) {
+        int r = 0;
+        c->checks--;
+        if (error < 0 && error != -ENOENT)
+            expire_again_later(c);
+        else if (!same && i->parent == q->inode &&
+                 bytes_equal(bytes_of(i->name, i->name_len), request_name(q)))
+            r = notifier_entry(c->notifier, q->inode->id, request_name(q), true);
+        if (r < 0)
+            no_memory(d);
+        confirm_held(d);
+    }
+    request_free(q);
+}
+
+/* Whether the name of a directory leads to it still. */
+static int check(struct driver *d, struct inode *i)
+{
+    struct request *q;
+    int r = request_new(d, NULL, WIRE_LOOKUP, i->name, NULL, &q);
+    if (r < 0)
+        return r;
+    q->message.lookup.name = request_name(q);
+    q->inode = inode_pin(i->parent);
+    q->target = inode_pin(i);
+    q->connection = d->inodes.connection;
+    q->once = q->quiet = true;
+    d->coherence->checks++;
+    request_send(q, checked);
+    return 0;
+}
+
 /* A name in a directory. */
 static int tell_name(struct driver *d, struct notifier *n, const struct inode *parent,
                      struct bytes name)
@@ -206,9 +322,15 @@ static int tell_name(struct driver *d, struct notifier *n, const struct inode *p
     /* Of a file with more names only one is known. But what is not known yet may be a directory
      * that is just made or renamed here: dropped when that is done, it would have no path. */
     bool drop = !i && !d->naming && news_lately(d->coherence->linked_news);
-    for (; i; i = inode_named_after(i, parent, name))
-        drop = note_expired(i) || drop;
-    return notifier_entry(n, parent->id, name, drop);
+    int r = 0;
+    for (; i && r == 0; i = inode_named_after(i, parent, name)) {
+        bool lately = note_expired(i);
+        if (i->type != S_IFDIR)
+            drop = lately || drop;
+        else if (lately)
+            r = check(d, i);
+    }
+    return r < 0 ? r : notifier_entry(n, parent->id, name, drop);
 }
 
 /* lost: nor can it be asked for. */
@@ -239,7 +361,7 @@ static int forget_all(struct driver *d, struct notifier *n, bool lost)
         orders += 1 + (i->parent != NULL);
         if (r == 0 && i->parent)
             r = notifier_batch_entry(&batch, i->parent->id, bytes_of(i->name, i->name_len),
-                                     note_expired(i));
+                                     expire(d, i));
     }
     if (r == 0 && batch.len)
         r = notifier_batch(n, &batch, orders);
@@ -269,10 +391,21 @@ static int forget_inode(struct driver *d, struct notifier *n, struct inode *i,
     return r;
 }
 
+/* Anything may have changed. */
+static int forget_changed(struct driver *d, struct notifier *n)
+{
+    struct coherence *c = d->coherence;
+    int r = forget_all(d, n, false);
+    uint64_t taken_in = clock_monotonic_ns() + (TAKEN_IN_MS + 2) * NSEC_PER_MSEC;
+    if (evtimer_pending(c->again, NULL) && c->hold_ns < taken_in)
+        c->hold_ns = taken_in;
+    return r;
+}
+
 static int take_change(struct driver *d, struct notifier *n, const struct wire_change *change)
 {
     if (change->kinds & WIRE_CHANGE_ALL)
-        return forget_all(d, n, false);
+        return forget_changed(d, n);
     struct inode *i = inode_identified(&d->inodes, change->ino, change->generation, NULL);
     bool names = change->kinds & WIRE_CHANGE_NAME;
     if (!i || names)
@@ -283,31 +416,6 @@ static int take_change(struct driver *d, struct notifier *n, const struct wire_c
     for (; r == 0 && i; i = inode_identified(&d->inodes, change->ino, change->generation, i))
         r = forget_inode(d, n, i, change);
     return r;
-}
-
-static void arm(struct event *event, uint64_t ms)
-{
-    const struct timeval tv = {.tv_sec = (time_t)(ms / 1000),
-                               .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
-    (void)event_add(event, &tv);
-}
-
-static void on_forgotten(void *context, uint64_t position)
-{
-    struct driver *d = context;
-    struct coherence *c = d->coherence;
-    struct client *client = driver_session(d);
-    if (!c || !c->tag || !client)
-        return;
-    uint64_t now = clock_monotonic_ns();
-    if (c->hold_ns > now) {
-        c->held = position;
-        arm(c->late, (c->hold_ns - now) / NSEC_PER_MSEC + 1);
-        return;
-    }
-    c->held = 0;
-    const struct wire_message seen = {.type = WIRE_SEEN, .seen.position = position};
-    (void)client_send(client, c->tag, &seen);
 }
 
 static void on_late(evutil_socket_t fd, short what, void *context)
@@ -361,7 +469,7 @@ static int forget_alias(struct driver *d, struct notifier *n, struct inode *alia
     int r = tell_inode(n, alias, true);
     for (struct inode *i = NULL; r == 0 && (i = inode_next(&d->inodes, &cursor, i));)
         if (i->parent == alias)
-            r = notifier_entry(n, alias->id, bytes_of(i->name, i->name_len), note_expired(i));
+            r = notifier_entry(n, alias->id, bytes_of(i->name, i->name_len), expire(d, i));
     return r;
 }
 
@@ -497,7 +605,7 @@ static void on_changes(void *context, uint64_t tag, const struct wire_message *i
         struct wire_message m;
         if (wire_decode(WIRE_CHANGE, element, &m) < 0) {
             log_error("the service reports a change that cannot be read");
-            r = forget_all(d, c->notifier, false);
+            r = forget_changed(d, c->notifier);
             break;
         }
         r = take_change(d, c->notifier, &m.change);
@@ -578,7 +686,8 @@ int coherence_new(struct driver *d, struct fuse_session *session)
     c->renew = evtimer_new(d->base, on_renew, d);
     c->expire = evtimer_new(d->base, on_expired, d);
     c->late = evtimer_new(d->base, on_late, d);
-    if (!c->renew || !c->expire || !c->late)
+    c->again = evtimer_new(d->base, on_again, d);
+    if (!c->renew || !c->expire || !c->late || !c->again)
         return -ENOMEM;
     int r = notifier_new(d->base, session, &c->notifier);
     if (r == 0)
@@ -598,5 +707,7 @@ void coherence_free(struct driver *d)
         event_free(c->expire);
     if (c->late)
         event_free(c->late);
+    if (c->again)
+        event_free(c->again);
     free(c);
 }

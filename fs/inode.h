@@ -71,6 +71,7 @@ struct inode {
     uint32_t content_news; /* and when others wrote it last, as far as that was reported */
     uint32_t told;         /* of the version of the attributes that the kernel was told last */
     uint16_t type;         /* S_IFMT part of the mode */
+    uint16_t permissions;  /* the rest of it, when it was told last */
     uint8_t flags;
     uint8_t name_len;
     char first_name[]; /* with its NUL: name is this until it is another */

@@ -41,7 +41,8 @@ static void made(struct request *r, int error, const struct wire_message *reply)
     if (r->message.type == WIRE_MKDIR)
         d->naming--;
     if (error < 0) {
-        request_fail(r, error);
+        if (r->message.type != WIRE_LOOKUP || !request_reply_unsure(r, error))
+            request_fail(r, error);
         return;
     }
     const struct wire_made *m = &reply->made;

@@ -494,6 +494,7 @@ static double tell_attr(struct driver *d, struct inode *inode, const struct wire
                         uint64_t stamp)
 {
     double timeout = coherence_attr_timeout(d, inode, attr, stamp);
+    inode->permissions = attr->mode & (uint16_t)~S_IFMT;
     if (timeout > 0)
         known_note_attr(&d->inodes, inode, attr);
     return timeout;
@@ -595,5 +596,33 @@ bool request_reply_told(struct request *r)
     const struct wire_attr attr = *known_attr(&d->inodes, i);
     r->stamp = d->inodes.stamp;
     request_reply_entry(r, i, &attr);
+    return true;
+}
+
+/* What an error says of the name. */
+static bool tells_of_name(int error)
+{
+    return error == -ENOENT || error == -ENOTDIR || error == -ESTALE || error == -EACCES ||
+           error == -EPERM || error == -ELOOP || error == -ENAMETOOLONG;
+}
+
+bool request_reply_unsure(struct request *r, int error)
+{
+    struct driver *d = r->driver;
+    const struct inode *parent = r->inode ? r->inode : d->inodes.root;
+    struct inode *i =
+        tells_of_name(error) ? NULL : inode_named(&d->inodes, parent, request_name(r));
+    while (i && (i->type != S_IFDIR || !i->nlookup))
+        i = inode_named_after(i, parent, request_name(r));
+    if (!i)
+        return false;
+    struct fuse_entry_param e = {.ino = i->id, .generation = i->generation};
+    const struct wire_attr attr = {.ino = i->ino, .mode = S_IFDIR | i->permissions, .nlink = 2};
+    const struct wire_attr *known = known_attr(&d->inodes, i);
+    request_stat(d, known ? known : &attr, &e.attr);
+    inode_looked_up(i);
+    if (fuse_reply_entry(r->fuse, &e) != 0)
+        inode_forget(&d->inodes, i, 1);
+    request_free(r);
     return true;
 }

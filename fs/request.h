@@ -139,6 +139,12 @@ void request_reply_entry(struct request *r, struct inode *inode, const struct wi
  * what it names, if that is what there is to go by (coherence_serving). False: it is not. */
 bool request_reply_told(struct request *r);
 
+/* After a LOOKUP, or a WORKSPACE_OPEN by name, has failed: when it is not known what the name
+ * leads to, a directory that the kernel has there is told again, for no time at all. What is asked
+ * of it fails; but the kernel would take an error for a sign that it has gone, and leave those in
+ * it without a path. False: it is known, or there is none. */
+bool request_reply_unsure(struct request *r, int error);
+
 void request_free(struct request *r);
 
 /* A done function for requests answered by OK. */

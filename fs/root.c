@@ -45,7 +45,9 @@ static void workspace_found(struct request *r, int error, const struct wire_mess
 {
     struct driver *d = r->driver;
     if (error < 0) {
-        request_fail(r, error == -EINVAL ? -ENOENT : error);
+        error = error == -EINVAL ? -ENOENT : error;
+        if (!request_reply_unsure(r, error))
+            request_fail(r, error);
         return;
     }
     const struct wire_workspace_root *w = &reply->workspace_root;
