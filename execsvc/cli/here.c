@@ -116,6 +116,28 @@ struct spot {
     char *path;        /* absolute, without symbolic links */
 };
 
+static int stat_here(const void *context, struct buffer *out)
+{
+    struct stat st;
+    if (stat(".", &st) < 0)
+        return -errno;
+    return st.st_nlink ? 0 : -ENOENT;
+}
+
+/* The kernel has no path for it. That alone does not mean that it is gone. */
+static int no_path(struct failure *f)
+{
+    _cleanup_buffer_ struct buffer none = {0};
+    int r = bounded_run(stat_here, NULL, HERE_DEADLINE_MS, &none);
+    if (r == -ENOENT || r == -ESTALE)
+        return failure_set(f, -ESTALE, "the working directory has been removed");
+    if (r < 0)
+        return failure_set(f, r, "the working directory: %s",
+                           r == -ETIMEDOUT ? "its mount does not answer" : strerror(-r));
+    return failure_set(
+        f, -ESTALE, "the working directory is there, but not at the path it had; enter it again");
+}
+
 /* Neither call asks a filesystem: the place of the working directory is kept by the kernel,
  * and the path is not walked. */
 static int spot_of_directory(struct spot *ret, struct failure *f)
@@ -124,7 +146,7 @@ static int spot_of_directory(struct spot *ret, struct failure *f)
     struct statx stx = {0};
     if (syscall(SYS_getcwd, path, sizeof path) < 0) {
         if (errno == ENOENT)
-            return failure_set(f, -ESTALE, "the working directory has been removed");
+            return no_path(f);
         return failure_set(f, -errno, "the working directory: %s", strerror(errno));
     }
     if (path[0] != '/')
