@@ -19,7 +19,8 @@ def cold_berth(bench, name, command):
     service = harness.start_service(tls=True)
     harness.run_berth("create", WORKSPACE, service=service, check=True, timeout=60)
     bench.copy_model(service.root / "workspaces" / WORKSPACE / "tree" / "tree")
-    relay = harness.start_relay(service, delay=ROUND_TRIP_MS / 2, bandwidth=BANDWIDTH)
+    # By TLS: only what leaves the machine is compressed.
+    relay = harness.start_relay(service.tls_url, delay=ROUND_TRIP_MS / 2, bandwidth=BANDWIDTH)
     bench.cold_count = getattr(bench, "cold_count", 0) + 1
     label = f"cold-{bench.cold_count}"
     system = Berth(bench, service, label, relay=relay)
