@@ -25,6 +25,8 @@ static void looked_up(struct request *r, int error, const struct wire_message *r
             return;
         }
     }
+    if (error < 0 && request_reply_unsure(r, error))
+        return;
     struct inode *i;
     if (error == 0)
         error = inode_enter(&d->inodes, reply->entry.node, &reply->entry.attr, 0, r->inode,
@@ -41,8 +43,7 @@ static void made(struct request *r, int error, const struct wire_message *reply)
     if (r->message.type == WIRE_MKDIR)
         d->naming--;
     if (error < 0) {
-        if (r->message.type != WIRE_LOOKUP || !request_reply_unsure(r, error))
-            request_fail(r, error);
+        request_fail(r, error);
         return;
     }
     const struct wire_made *m = &reply->made;
