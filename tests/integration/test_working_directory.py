@@ -16,6 +16,9 @@ from lib.harness import wait_until
 # Until then the driver takes an answer that it gave for one that the kernel may not have taken in.
 TAKEN_IN = 3
 
+# So soon after an attempt to connect has failed, a call fails without another: much longer than that.
+PAUSE = 0.2
+
 
 @contextmanager
 def standing_in(path):
@@ -135,6 +138,7 @@ def test_it_outlives_the_service(service, start_mount, run_berth, workspace, sin
         with pytest.raises(OSError) as caught:
             os.mkdir(path)
         assert caught.value.errno == errno.EIO
+        time.sleep(PAUSE)
         service.restart()
         os.stat(path)
         assert [place(), above(), root()] == places
@@ -156,6 +160,7 @@ def test_it_outlives_a_service_that_is_stood_in_for(service, start_mount, run_be
         assert caught.value.errno == errno.EIO
         os.stat(path)
         assert place() == str(path)
+        time.sleep(PAUSE)
         service.restart()
         assert os.listdir(path) == []
         assert place() == str(path)
@@ -172,6 +177,7 @@ def test_one_that_went_meanwhile_has_gone(service, start_mount, workspace):
             os.stat(mount.path / "a")
         assert caught.value.errno == errno.EIO
         (workspace / "a").rmdir()
+        time.sleep(PAUSE)
         service.restart()
         with pytest.raises(FileNotFoundError):
             os.stat(mount.path / "a")
