@@ -54,6 +54,7 @@ enum wire_workspace_flags {
     WIRE_WORKSPACE_BY_NAME = 1,   /* the key is a directory name, not a thread ID */
     WIRE_WORKSPACE_EXCLUSIVE = 2, /* create: EEXIST if it is there */
     WIRE_WORKSPACE_APPEND = 4,    /* set visibility: behind the rules there are */
+    WIRE_WORKSPACE_FORCE = 8,     /* remove: its commands are ended */
 };
 
 enum wire_set_flags {

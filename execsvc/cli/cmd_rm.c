@@ -5,11 +5,12 @@
 
 const char rm_usage[] =
     "usage: berth rm [OPTION…] ID…\n"
-    "Removes workspaces and all their files, at the service. It does not ask. An ID that is\n"
-    "not there is an error, but the others are removed.\n"
+    "Removes workspaces, all their files and what their commands have printed, at the service.\n"
+    "It does not ask. An ID that is not there is an error, and so is a workspace in which\n"
+    "commands run or have left processes behind, but the others are removed.\n"
     "\n"
     "  -n, --name    the words are directory names, as `berth ls -q` and the mount show them\n"
-    "  -f, --force   one that is not there is no error\n"
+    "  -f, --force   commands are ended; one that is not there is no error\n"
     "\n"
     "Examples\n"
     "  berth rm demo\n"
@@ -60,7 +61,8 @@ static int remove_one(const struct cli *cli, struct client *client, const char *
     struct wire_frame *reply;
     const struct wire_message request = {
         .type = WIRE_WORKSPACE_REMOVE,
-        .workspace_remove = {.flags = flags, .key = bytes_of_string(key)}};
+        .workspace_remove = {.flags = flags | (force ? WIRE_WORKSPACE_FORCE : 0),
+                             .key = bytes_of_string(key)}};
     int r = cli_call(client, &request, &reply, &failure);
     if (r == 0)
         wire_frame_free(reply);

@@ -40,6 +40,15 @@ struct relay {
     size_t input_window;      /* item bytes that the client may still send */
     struct wire_frame *reply; /* waits for the barrier */
     struct barrier *barrier;
+    struct exec_removal *removal; /* WORKSPACE_REMOVE */
+    void (*cleared)(void *context, struct exec_removal *removal);
+    void *context;
+};
+
+struct exec_removal {
+    LIST_ENTRY(exec_removal) entry;
+    struct exec_service *service; /* NULL: it has gone */
+    uint32_t slot;
 };
 
 TAILQ_HEAD(relay_list, relay);
@@ -56,6 +65,7 @@ struct exec_service {
     unsigned tries;
     struct event *again;
     struct relay_list relays;
+    LIST_HEAD(, exec_removal) removals;
     struct table by_tag; /* those that were sent */
     size_t running;
     uint64_t started;
@@ -74,6 +84,9 @@ static void relay_free(struct relay *r)
     wire_frame_free(r->reply);
     held_release(&r->held);
     buffer_release(&r->request);
+    exec_removal_end(r->removal);
+    if (r->cleared)
+        r->cleared(r->context, NULL);
     free(r);
 }
 
@@ -147,12 +160,30 @@ static bool ended_nothing(const struct wire_message *m)
                                          m->exec_exit.verdict == WIRE_VERDICT_RUNNING);
 }
 
+/* Takes the frame. */
+static void relay_cleared(struct relay *r, struct wire_frame *frame)
+{
+    struct exec_removal *removal = take_ptr(r->removal);
+    void (*cleared)(void *context, struct exec_removal *removal) = r->cleared;
+    void *context = r->context;
+    static const struct call_events none = {0};
+    r->cleared = NULL;
+    call_set_events(r->call, &none);
+    relay_free(r);
+    wire_frame_free(frame);
+    cleared(context, removal);
+}
+
 /* Whoever is told that a command has ended must find what it did on every mount. Takes the frame.
  */
 static void relay_reply(struct relay *r, struct wire_frame *frame)
 {
     struct exec_service *s = r->service;
     struct wire_message *m = &frame->message;
+    if (r->call && r->removal && m->type == WIRE_OK) {
+        relay_cleared(r, frame);
+        return;
+    }
     r->reply = frame;
     if (m->type == WIRE_EXEC_EXIT && m->exec_exit.verdict == WIRE_VERDICT_NOT_STARTED)
         s->refused++;
@@ -444,6 +475,15 @@ static struct relay *relay_new(struct exec_service *s, struct call *call,
     return r;
 }
 
+static void relay_begin(struct relay *r)
+{
+    struct exec_service *s = r->service;
+    if (s->ready)
+        relay_send(r);
+    else if (!s->link && !event_pending(s->again, EV_TIMEOUT, NULL))
+        link_begin(s);
+}
+
 static void ask(struct exec_service *s, struct call *call, const struct wire_message *request,
                 bool synced)
 {
@@ -453,10 +493,18 @@ static void ask(struct exec_service *s, struct call *call, const struct wire_mes
         return;
     }
     r->synced = synced;
-    if (s->ready)
-        relay_send(r);
-    else if (!s->link && !event_pending(s->again, EV_TIMEOUT, NULL))
-        link_begin(s);
+    relay_begin(r);
+}
+
+static bool is_being_removed(const struct exec_service *s, uint32_t slot)
+{
+    const struct exec_removal *removal;
+    LIST_FOREACH(removal, &s->removals, entry)
+    {
+        if (removal->slot == slot)
+            return true;
+    }
+    return false;
 }
 
 void exec_service_start(struct exec_service *s, struct call *call,
@@ -480,23 +528,28 @@ void exec_service_start(struct exec_service *s, struct call *call,
     }
     struct wire_message m = *request;
     m.exec.workspace = workspace_thread_id(workspace);
-    m.exec.workspace_flags = 0;
-    ask(s, call, &m, synced);
+    m.exec.workspace_flags = workspace_slot(workspace);
+    if (is_being_removed(s, workspace_slot(workspace)))
+        reply_verdict(call, WIRE_VERDICT_NOT_STARTED, WIRE_STAGE_WORKSPACE, -EBUSY,
+                      exec->timeout_ms, "the workspace is being removed");
+    else
+        ask(s, call, &m, synced);
     workspace_unref(workspace);
 }
 
-/* The thread ID that a request means. Commands are kept longer than a workspace may be: it need not
- * be there. */
+/* The workspace that a request means, as the keeper knows it. One that is not there has no slot. */
 static int find_workspace(struct exec_service *s, uint32_t *flags, struct bytes *key,
                           struct workspace **ret)
 {
-    if (!(*flags & WIRE_WORKSPACE_BY_NAME))
-        return 0;
     int r = store_workspace_find(s->store, *key, *flags, ret);
+    if (r == -ENOENT && !(*flags & WIRE_WORKSPACE_BY_NAME)) {
+        *flags = 0;
+        return 0;
+    }
     if (r < 0)
         return r;
     *key = workspace_thread_id(*ret);
-    *flags = 0;
+    *flags = workspace_slot(*ret);
     return 0;
 }
 
@@ -525,6 +578,69 @@ void exec_service_ask(struct exec_service *s, struct call *call, const struct wi
         workspace_unref(workspace);
 }
 
+/* --- removing a workspace -------------------------------------------------------------------- */
+
+/* Whether the keeper may know of any. */
+static bool has_commands(const struct exec_service *s, const struct workspace *workspace)
+{
+    char path[PATH_MAX];
+    (void)snprintf(path, sizeof path, "%s/exec/%s", s->settings.root, workspace_name(workspace));
+    return s->link || !TAILQ_EMPTY(&s->relays) || access(path, F_OK) == 0 || errno != ENOENT;
+}
+
+void exec_removal_end(struct exec_removal *removal)
+{
+    if (removal && removal->service)
+        LIST_REMOVE(removal, entry);
+    free(removal);
+}
+
+static int clear(struct exec_service *s, struct call *call, struct workspace *workspace, bool force,
+                 struct exec_removal **removal, struct relay **ret)
+{
+    uint32_t slot = workspace_slot(workspace);
+    const struct wire_message m = {.type = WIRE_WORKSPACE_REMOVE,
+                                   .workspace_remove = {.flags = slot | (force ? KEEPER_FORCE : 0),
+                                                        .key = workspace_thread_id(workspace)}};
+    *removal = calloc(1, sizeof **removal);
+    if (!*removal)
+        return -ENOMEM;
+    (*removal)->slot = slot;
+    (*removal)->service = s;
+    LIST_INSERT_HEAD(&s->removals, *removal, entry);
+    if (!has_commands(s, workspace))
+        return 0;
+    *ret = relay_new(s, call, &m);
+    return *ret ? 0 : -ENOMEM;
+}
+
+bool exec_service_clear(struct exec_service *s, struct call *call,
+                        const struct wire_workspace_remove *m,
+                        void (*cleared)(void *context, struct exec_removal *removal), void *context)
+{
+    struct workspace *workspace = NULL;
+    struct exec_removal *removal = NULL;
+    struct relay *relay = NULL;
+    uint32_t flags = m->flags & ~(uint32_t)WIRE_WORKSPACE_FORCE;
+    if (store_workspace_find(s->store, m->key, flags, &workspace) < 0)
+        return false;
+    int r = clear(s, call, workspace, m->flags & WIRE_WORKSPACE_FORCE, &removal, &relay);
+    workspace_unref(workspace);
+    if (r < 0) {
+        exec_removal_end(removal);
+        call_reply_error(call, r, NULL);
+        cleared(context, NULL);
+    } else if (!relay) {
+        cleared(context, removal);
+    } else {
+        relay->removal = removal;
+        relay->cleared = cleared;
+        relay->context = context;
+        relay_begin(relay);
+    }
+    return true;
+}
+
 /* --- the service ----------------------------------------------------------------------------- */
 
 int exec_service_new(struct event_base *base, const struct exec_service_options *options,
@@ -547,6 +663,7 @@ int exec_service_new(struct event_base *base, const struct exec_service_options 
                                            .keep_s = options->keep_s,
                                            .log_level = log_level_get()};
     TAILQ_INIT(&s->relays);
+    LIST_INIT(&s->removals);
     s->again = evtimer_new(base, on_again, s);
     if (!s->again) {
         free(s);
@@ -559,10 +676,15 @@ int exec_service_new(struct event_base *base, const struct exec_service_options 
 void exec_service_free(struct exec_service *s)
 {
     struct relay *r;
+    struct exec_removal *removal;
     if (!s)
         return;
     while ((r = TAILQ_FIRST(&s->relays)))
         relay_free(r);
+    while ((removal = LIST_FIRST(&s->removals))) {
+        LIST_REMOVE(removal, entry);
+        removal->service = NULL;
+    }
     link_free(s->link);
     event_free(s->again);
     table_release(&s->by_tag);

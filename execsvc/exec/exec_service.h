@@ -39,6 +39,21 @@ void exec_service_start(struct exec_service *s, struct call *call,
 void exec_service_ask(struct exec_service *s, struct call *call,
                       const struct wire_message *request);
 
+/* While a workspace is being removed: no command is started in it. */
+struct exec_removal;
+
+/* Before that: ends what lives of the workspace's commands (WORKSPACE_REMOVE's FORCE; without it,
+ * -EBUSY) and forgets them. Then `cleared` is called with the removal, which exec_removal_end ends,
+ * or with NULL: the call was answered with an error, or has gone. It may be called before this
+ * returns. False: there is no such workspace, and nothing was done. */
+bool exec_service_clear(struct exec_service *s, struct call *call,
+                        const struct wire_workspace_remove *m,
+                        void (*cleared)(void *context, struct exec_removal *removal),
+                        void *context);
+
+/* May outlive the service. NULL is allowed. */
+void exec_removal_end(struct exec_removal *removal);
+
 /* Adds "exec": {"running", "started", "refused"} to object: EXECs that are open, and what became of
  * those of this service's life; and what the last keeper found that confines commands
  * (confinement_status). -ENOMEM. */

@@ -61,26 +61,33 @@ static void reply_refusal(struct peer *p, uint64_t tag, const struct wire_exec *
 
 /* --- the table ------------------------------------------------------------------------------- */
 
-static struct kept *find(const struct keeper *k, struct bytes workspace, struct bytes id)
+static bool is_of(const struct kept *c, struct bytes workspace, uint32_t slot)
+{
+    return bytes_equal(c->record.command.workspace, workspace) &&
+           (c->record.slot == slot || c->record.slot == 0);
+}
+
+static struct kept *find(const struct keeper *k, struct bytes workspace, uint32_t slot,
+                         struct bytes id)
 {
     struct kept *c = table_get(&k->commands, kept_hash(workspace, id));
-    while (c && !(bytes_equal(c->record.command.workspace, workspace) &&
-                  bytes_equal(c->record.command.id, id)))
+    while (c && !(is_of(c, workspace, slot) && bytes_equal(c->record.command.id, id)))
         c = c->same;
     return c;
 }
 
-static bool has_expired(const struct keeper *k, struct bytes workspace, struct bytes id)
+static bool has_expired(const struct keeper *k, struct bytes workspace, uint32_t slot,
+                        struct bytes id)
 {
-    return table_get(&k->expired, kept_hash(workspace, id)) != NULL;
+    return table_get(&k->expired, table_hash_pair(kept_hash(workspace, id), slot)) != NULL;
 }
 
 /* Finds what a request names, or answers that it is not there. */
 static struct kept *find_or_refuse(struct keeper *k, struct peer *p, uint64_t tag,
-                                   struct bytes workspace, struct bytes id)
+                                   struct bytes workspace, uint32_t slot, struct bytes id)
 {
-    struct kept *c = find(k, workspace, id);
-    if (!c && has_expired(k, workspace, id))
+    struct kept *c = find(k, workspace, slot, id);
+    if (!c && has_expired(k, workspace, slot, id))
         peer_send_error(p, tag, -ESTALE, "the command has ended so long ago that it was forgotten");
     else if (!c)
         peer_send_error(p, tag, -ENOENT, "no such command in this workspace");
@@ -118,7 +125,7 @@ static void expire(struct keeper *k, struct kept *c)
 {
     if (k->expired.count >= EXPIRED_MAX)
         table_release(&k->expired);
-    (void)table_put(&k->expired, c->hash, k, NULL);
+    (void)table_put(&k->expired, table_hash_pair(c->hash, c->record.slot), k, NULL);
     kept_free(c, true);
 }
 
@@ -185,7 +192,7 @@ static int check_new(const struct keeper *k, const struct wire_exec *exec, struc
     if (k->running >= KEEPER_RUNNING_MAX) {
         r = -EAGAIN;
         text = "too many commands are running";
-    } else if (has_expired(k, exec->workspace, id)) {
+    } else if (has_expired(k, exec->workspace, exec->workspace_flags, id)) {
         r = -ESTALE;
         text = "a command with this ID has run, so long ago that its verdict was forgotten";
     }
@@ -203,12 +210,20 @@ static void on_exec(struct keeper *k, struct peer *p, uint64_t tag, const struct
     char made[2 * ID_RANDOM + 1];
     struct bytes id = exec->id;
     struct command_verdict refusal;
-    struct kept *c = id.len > 0 ? find(k, exec->workspace, id) : NULL;
+    struct kept *c = NULL;
+    int r = clear_earlier(k, exec->workspace, exec->workspace_flags);
+    if (r < 0) {
+        command_verdict_not_started(&refusal, WIRE_STAGE_WORKSPACE, r, "the workspace was removed");
+        reply_refusal(p, tag, exec, &refusal);
+        return;
+    }
+    if (id.len > 0)
+        c = find(k, exec->workspace, exec->workspace_flags, id);
     if (c) {
         attach(p, tag, c, flags, from, false);
         return;
     }
-    int r = id.len > 0 ? 0 : make_id(made);
+    r = id.len > 0 ? 0 : make_id(made);
     if (r < 0)
         command_verdict_not_started(&refusal, WIRE_STAGE_REQUEST, r, "no random numbers");
     else if (id.len == 0)
@@ -236,14 +251,14 @@ static void on_attach(struct keeper *k, struct peer *p, uint64_t tag,
         peer_send_error(p, tag, -EINVAL, "unknown flags");
         return;
     }
-    struct kept *c = find_or_refuse(k, p, tag, m->workspace, m->id);
+    struct kept *c = find_or_refuse(k, p, tag, m->workspace, m->workspace_flags, m->id);
     if (c)
         attach(p, tag, c, m->flags, from, false);
 }
 
 static void on_forget(struct keeper *k, const struct wire_exec_forget *m)
 {
-    struct kept *c = find(k, m->workspace, m->id);
+    struct kept *c = find(k, m->workspace, m->workspace_flags, m->id);
     if (c && c->state == KEPT_ENDED && TAILQ_EMPTY(&c->followers) && kept_look(c))
         kept_free(c, true);
     else if (c && c->state == KEPT_ENDED)
@@ -288,7 +303,7 @@ static void on_list(struct keeper *k, struct peer *p, uint64_t tag, const struct
     {
         const struct wire_exec_command *i = &c->record.command;
         if (i->serial <= m->after ||
-            (m->workspace.len > 0 && !bytes_equal(i->workspace, m->workspace)) ||
+            (m->workspace.len > 0 && !is_of(c, m->workspace, m->workspace_flags)) ||
             (m->id.len > 0 && !bytes_equal(i->id, m->id)))
             continue;
         more = count == limit || list.len > PAGE_MAX;
@@ -311,7 +326,7 @@ static void on_kill(struct keeper *k, struct peer *p, uint64_t tag, const struct
 {
     static const struct wire_message done = {.type = WIRE_EXEC_KILLED};
     char by[160];
-    struct kept *c = find_or_refuse(k, p, tag, m->workspace, m->id);
+    struct kept *c = find_or_refuse(k, p, tag, m->workspace, m->workspace_flags, m->id);
     if (!c)
         return;
     int r = -ESRCH;
@@ -361,6 +376,8 @@ static void on_frame(void *context, struct wire_frame *frame)
         on_list(k, p, frame->tag, &m->exec_list);
     else if (m->type == WIRE_EXEC_KILL)
         on_kill(k, p, frame->tag, &m->exec_kill);
+    else if (m->type == WIRE_WORKSPACE_REMOVE)
+        clear_begin(k, p, frame->tag, &m->workspace_remove);
     else if (f)
         follower_message(f, m);
     else if (wire_row(m->type)->class == WIRE_CLASS_REQUEST)
@@ -397,6 +414,7 @@ static void peer_free(struct peer *p)
                 killer->peer = NULL;
         }
     }
+    clear_peer_gone(k, p);
     TAILQ_REMOVE(&k->peers, p, entry);
     table_release(&p->by_tag);
     link_free(p->link);
@@ -556,6 +574,8 @@ static int keeper_begin(struct keeper *k, const char *name)
     int r = request_user_read(&k->user);
     if (r == 0)
         r = confinement_new(&confinement, &k->confinement);
+    if (r == 0)
+        r = clear_new(k);
     if (r < 0)
         return r;
     tell_confinement(k);
@@ -579,6 +599,7 @@ int keeper_new(struct event_base *base, const struct keeper_options *options, st
     TAILQ_INIT(&k->all);
     TAILQ_INIT(&k->ended);
     TAILQ_INIT(&k->peers);
+    TAILQ_INIT(&k->clearings);
     k->workspaces = openat(options->root, "workspaces", O_PATH | O_DIRECTORY | O_CLOEXEC);
     int r = k->workspaces < 0 ? -errno : keeper_begin(k, options->name);
     if (r < 0) {
@@ -620,6 +641,7 @@ void keeper_free(struct keeper *k)
             keeper_stop(c);
         kept_free(c, false);
     }
+    clear_free_all(k);
     table_release(&k->commands);
     table_release(&k->expired);
     request_user_release(&k->user);

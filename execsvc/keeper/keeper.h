@@ -1,10 +1,13 @@
 /* The keeper of a service's commands: it owns them, their output and their verdicts, and answers
- * EXEC, EXEC_ATTACH, EXEC_LIST, EXEC_KILL and EXEC_FORGET on links (link.h). It knows nothing of
- * networks, and lives in a process of its own (process.h), so that commands go on when the service
- * ends, and nobody on a network is near the process that owns them.
+ * EXEC, EXEC_ATTACH, EXEC_LIST, EXEC_KILL, EXEC_FORGET and WORKSPACE_REMOVE on links (link.h). It
+ * knows nothing of networks, and lives in a process of its own (process.h), so that commands go on
+ * when the service ends, and nobody on a network is near the process that owns them.
  *
- * Requests name workspaces by thread ID alone. Each command has a directory (record.h); what is
- * there when a keeper starts was kept by an earlier one. */
+ * Requests name workspaces by thread ID, and have the workspace's slot in workspace_flags: it never
+ * comes again, and tells the workspace from others that had this ID before. WORKSPACE_REMOVE is
+ * answered when nothing of a workspace's commands lives and all of them are forgotten; its flags
+ * are the slot and KEEPER_FORCE. Each command has a directory (record.h); what is there when a
+ * keeper starts was kept by an earlier one. */
 #pragma once
 
 #include <event2/event.h>
@@ -14,6 +17,9 @@
 
 /* In the directory where commands are kept: what confinement_status says, for the service. */
 #define KEEPER_CONFINEMENT "confinement.json"
+
+/* End what lives; without, -EBUSY. Slots have 24 bits. */
+#define KEEPER_FORCE (UINT32_C(1) << 31)
 
 /* Commands at a time: stops one client from using up the machine's processes and our
  * descriptors (up to eight each) for all others. */

@@ -14,6 +14,7 @@
 #include "keeper/request.h"
 
 struct kept;
+struct clearing;
 
 TAILQ_HEAD(kept_list, kept);
 TAILQ_HEAD(follower_list, follower);
@@ -35,7 +36,8 @@ struct keeper {
     struct spawn_limits limits;
     struct confinement *confinement;
     struct table commands; /* the first of each chain, by hash of workspace and ID */
-    struct table expired;  /* hashes of those that were forgotten for their age */
+    struct table expired;  /* those that were forgotten for their age, by hash and slot */
+    struct table slots;    /* of workspaces that commands were started in, see clear_earlier */
     struct kept_list all;  /* by serial */
     struct kept_list ended;
     size_t running;
@@ -45,7 +47,9 @@ struct keeper {
     uint64_t last_serial;
     uint64_t keep_ns;
     struct event *tick;
-    struct event *look; /* at those that are left */
+    struct event *look;  /* at those that are left */
+    struct event *clear; /* looks at what is to be cleared */
+    TAILQ_HEAD(, clearing) clearings;
     TAILQ_HEAD(, peer) peers;
     void (*idle)(void *context, bool idle);
     void *context;
@@ -162,6 +166,23 @@ void followers_pump(struct kept *c);
 
 /* A message within its call. It may have gone afterwards. */
 void follower_message(struct follower *f, const struct wire_message *m);
+
+/* --- clear.c --------------------------------------------------------------------------------- */
+
+int clear_new(struct keeper *k);
+void clear_free_all(struct keeper *k);
+
+/* A WORKSPACE_REMOVE, which is answered when nothing of the workspace's commands is left. */
+void clear_begin(struct keeper *k, struct peer *p, uint64_t tag,
+                 const struct wire_workspace_remove *m);
+
+/* Nobody waits for the answers any more. */
+void clear_peer_gone(struct keeper *k, const struct peer *p);
+
+/* A command is to be started in the workspace of that slot. Ends and forgets those of earlier
+ * workspaces with its thread ID, of which nobody has told that they were removed. -ESTALE: this one
+ * is the earlier one. */
+int clear_earlier(struct keeper *k, struct bytes workspace, uint32_t slot);
 
 /* --- keeper.c -------------------------------------------------------------------------------- */
 

@@ -13,9 +13,9 @@
 #define RECORD_NEW "record.new"
 
 /* Format and version. */
-#define RECORD_MAGIC "berthx1\n"
+#define RECORD_MAGIC "berthx2\n"
 #define RECORD_MAGIC_SIZE 8
-#define RECORD_FIXED (RECORD_MAGIC_SIZE + 6 * 8)
+#define RECORD_FIXED (RECORD_MAGIC_SIZE + 7 * 8)
 #define RECORD_HASH_SIZE 8
 
 /* No record is larger: stops a damaged or planted file from taking all memory. */
@@ -90,7 +90,7 @@ void record_remove_directory(int exec, struct bytes workspace, struct bytes id)
 
 static int record_encode(const struct record *r, struct buffer *b)
 {
-    int failed = buffer_append(b, RECORD_MAGIC, RECORD_MAGIC_SIZE);
+    int failed = buffer_append(b, RECORD_MAGIC, RECORD_MAGIC_SIZE) || buffer_append_u64(b, r->slot);
     for (size_t i = 0; i < ARRAY_SIZE(r->spools); i++)
         failed = failed || buffer_append_u64(b, r->spools[i].keep) ||
                  buffer_append_u64(b, r->spools[i].end) ||
@@ -139,6 +139,8 @@ static int record_decode(struct bytes content, struct record *ret)
     if (get_u64(content.data + len) != hash_end(hash_bytes(HASH_START, content.data, len)))
         return -EBADMSG;
     const uint8_t *p = content.data + RECORD_MAGIC_SIZE;
+    ret->slot = (uint32_t)get_u64(p);
+    p += 8;
     for (size_t i = 0; i < ARRAY_SIZE(ret->spools); i++, p += 24)
         ret->spools[i] = (struct spool_geometry){
             .keep = get_u64(p), .end = get_u64(p + 8), .stored = get_u64(p + 16)};

@@ -17,6 +17,7 @@
 #define RECORD_STDERR "stderr"
 
 struct record {
+    uint32_t slot; /* of its workspace, which tells it from others of that thread ID; 0: unknown */
     struct spool_geometry spools[2];
     struct wire_exec_command command; /* its views are borrowed */
 };

@@ -79,7 +79,8 @@ struct call {
     struct job *job;        /* runs on a worker; the call ends when it does, and may outlive its
                                connection until then */
     struct lock_wait *wait; /* lock_waits.h; NULL: does not wait */
-    bool cancelled;         /* CANCEL has come */
+    struct exec_removal *removal; /* WORKSPACE_REMOVE, while its job runs */
+    bool cancelled;               /* CANCEL has come */
     struct call_events events;
 };
 

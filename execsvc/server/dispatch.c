@@ -228,6 +228,7 @@ static void submit(struct connection *c, struct call *call, struct wire_frame *f
     if (r == 0)
         return;
     call->job = NULL;
+    exec_removal_end(take_ptr(call->removal));
     free(job);
     wire_frame_free(frame);
     if (call->row->class == WIRE_CLASS_REQUEST) {
@@ -236,6 +237,43 @@ static void submit(struct connection *c, struct call *call, struct wire_frame *f
         /* A lost RELEASE or FORGET would leak for as long as the connection lives. */
         notice_end(c, call);
         connection_end(c, LOG_LEVEL_ERROR, "no memory for a notice");
+    }
+}
+
+/* A WORKSPACE_REMOVE whose workspace may have commands. */
+struct clearing {
+    struct connection *connection;
+    struct call *call;
+    struct wire_frame *frame;
+};
+
+static void on_cleared(void *context, struct exec_removal *removal)
+{
+    struct clearing *x = context;
+    if (removal) {
+        x->call->removal = removal;
+        submit(x->connection, x->call, x->frame);
+    } else {
+        wire_frame_free(x->frame);
+    }
+    free(x);
+}
+
+/* Takes the frame. */
+static void remove_workspace(struct connection *c, struct call *call, struct wire_frame *frame)
+{
+    struct clearing *x = malloc(sizeof *x);
+    if (!x) {
+        call_reply_error(call, -ENOMEM, NULL);
+        wire_frame_free(frame);
+        return;
+    }
+    *x = (struct clearing){.connection = c, .call = call, .frame = frame};
+    /* What is wrong with the request the store says. */
+    if (!exec_service_clear(connection_server(c)->exec, call, &frame->message.workspace_remove,
+                            on_cleared, x)) {
+        free(x);
+        submit(c, call, frame);
     }
 }
 
@@ -311,6 +349,7 @@ void dispatch_done(struct connection *c, struct job *job)
     struct lock_waits *waits = c ? connection_server(c)->lock_waits : NULL;
     uint64_t unlocked = job->reply.unlocked;
     call->job = NULL;
+    exec_removal_end(take_ptr(call->removal));
     if (!c || !lock_waits_keep(waits, call, job)) {
         if (!c)
             call->connection = NULL;
@@ -351,6 +390,8 @@ static void open_call(struct connection *c, const struct wire_row *row, struct w
     if (row->class == WIRE_CLASS_REQUEST && connection_abandoned(c, frame->tag)) {
         call_reply_error(call, -ECANCELED, NULL);
         wire_frame_free(frame);
+    } else if (row->type == WIRE_WORKSPACE_REMOVE) {
+        remove_workspace(c, call, frame);
     } else if (for_workers(row)) {
         submit(c, call, frame);
     } else {

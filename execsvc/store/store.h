@@ -96,3 +96,9 @@ int workspace_tree_fd(const struct workspace *workspace);
 /* Absolute path of tree/. */
 const char *workspace_path(const struct workspace *workspace);
 struct bytes workspace_thread_id(const struct workspace *workspace);
+
+/* Told from all others that there ever were at this root. 24 bits, never 0. */
+uint32_t workspace_slot(const struct workspace *workspace);
+
+/* Of its directory. */
+const char *workspace_name(const struct workspace *workspace);

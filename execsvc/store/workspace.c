@@ -71,6 +71,16 @@ struct bytes workspace_thread_id(const struct workspace *workspace)
     return bytes_of(workspace->thread_id, workspace->thread_id_len);
 }
 
+uint32_t workspace_slot(const struct workspace *workspace)
+{
+    return workspace->slot;
+}
+
+const char *workspace_name(const struct workspace *workspace)
+{
+    return workspace->name;
+}
+
 /* --- finding --------------------------------------------------------------------- */
 
 static int workspace_new(struct store *store, const char *name, const struct meta *meta,
@@ -324,7 +334,7 @@ int workspace_remove(struct store *store, struct bytes key, uint32_t flags)
 {
     char name[THREAD_NAME_MAX + 1], trash_name[16];
     const struct bytes *id;
-    int r = key_name(key, flags, name, &id, &key);
+    int r = key_name(key, flags & ~(uint32_t)WIRE_WORKSPACE_FORCE, name, &id, &key);
     if (r < 0)
         return r;
     _cleanup_workspace_ struct workspace *workspace = NULL;

@@ -198,6 +198,7 @@ static void spool_refuses_what_is_none(void **state)
 static struct record a_record(void)
 {
     return (struct record){
+        .slot = 9,
         .spools = {{.keep = 70000, .end = 5, .stored = 4}, {.keep = 80000}},
         .command = {.serial = 7,
                     .verdict = WIRE_VERDICT_EXITED,
@@ -218,7 +219,8 @@ static void record_comes_back(void **state)
         r.command.serial++;
         assert_int_equal(record_write(directory, &r), 0);
         assert_int_equal(record_read(directory, &storage, &got), 0);
-        assert_true(got.command.serial == r.command.serial && got.spools[1].keep == 80000);
+        assert_true(got.command.serial == r.command.serial && got.slot == 9 &&
+                    got.spools[1].keep == 80000);
         assert_true(bytes_equal(got.command.id, r.command.id) && got.spools[0].stored == 4);
     }
     remove_directory(directory);

@@ -27,6 +27,14 @@ def test_exit_status_of_the_cli(execute, code):
     assert (result.returncode, result.stdout, result.stderr) == (code, "", "")
 
 
+def test_exit_takes_the_low_byte(client, tree):
+    """As _exit(2) does for every parent: 300 is 44, and no shell's own idea of it."""
+    program = "import ctypes; ctypes.CDLL(None).exit(300)"
+    verdict = client.run(WORKSPACE, ["python3", "-c", program]).verdict
+    assert (verdict.verdict, verdict.code) == ("exited", 300 & 0xff)
+    assert client.run(WORKSPACE, ["bash", "-c", "exit 300"]).verdict.code == 44
+
+
 ENDING_SIGNALS = sorted(set(range(1, 65)) - {
     signal.SIGCHLD, signal.SIGCONT, signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU,
     signal.SIGURG, signal.SIGWINCH})

@@ -1,0 +1,82 @@
+"""How long commands are known: no longer than their workspace, and their verdicts for a settable time."""
+
+import errno
+import json
+import os
+import shutil
+
+import pytest
+
+from lib.berthwire import CallError
+from lib.exec_client import DETACH, WORKSPACE, ExecClient
+from lib.harness import wait_until
+from lib.processes import processes_with, unique_sleep
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(120)]
+
+
+def known(run_berth):
+    return [row["id"] for row in json.loads(run_berth("ps", "--all", "--json", check=True).stdout)]
+
+
+def detach(client, argv, exec_id):
+    assert client.wait_verdict(client.start(WORKSPACE, argv, flags=DETACH, exec_id=exec_id)).verdict == "running"
+
+
+# --- no longer than their workspace --------------------------------------------------------
+
+@pytest.mark.parametrize("argv", [["sleep", "{}"], ["sh", "-c", "sleep {} & exit 0"]], ids=["runs", "has left"])
+def test_removal_ends_commands_when_it_is_forced(client, service, run_berth, argv):
+    word = unique_sleep()
+    detach(client, [each.format(word) for each in argv], "old")
+    wait_until(lambda: processes_with(word), what="the command")
+    refused = run_berth("rm", WORKSPACE)
+    assert refused.returncode == 1 and "commands run in it" in refused.stderr and "-f" in refused.stderr
+    assert processes_with(word) and known(run_berth) == ["old"] and run_berth("ls", "-q").stdout == f"{WORKSPACE}\n"
+    run_berth("rm", "-f", WORKSPACE, check=True)
+    assert not processes_with(word) and not known(run_berth)
+    assert not (service.root / "exec" / WORKSPACE).exists()
+
+
+def test_a_workspace_made_again_starts_clean(client, service, run_berth, tree):
+    assert client.wait(client.start(WORKSPACE, ["sh", "-c", "echo old; exit 3"], exec_id="id")).code == 3
+    run_berth("rm", WORKSPACE, check=True)
+    assert not (service.root / "exec" / WORKSPACE).exists()
+    run_berth("create", WORKSPACE, check=True)
+    assert known(run_berth) == []
+    with pytest.raises(CallError) as refused:
+        client.wait_verdict(client.attach(WORKSPACE, "id"))
+    assert refused.value.errno == errno.ENOENT
+    call = client.start(WORKSPACE, ["sh", "-c", "echo new; exit 4"], exec_id="id")
+    assert (client.wait(call).code, call.attached, bytes(call.output[1])) == (4, False, b"new\n")
+
+
+def test_who_waits_for_a_command_of_a_removed_workspace_is_told(client, run_berth):
+    call = client.wait_started(client.start(WORKSPACE, ["sleep", unique_sleep()]))
+    run_berth("rm", "-f", WORKSPACE, check=True)
+    verdict = client.wait_verdict(call)
+    assert (verdict.verdict, verdict.left) == ("killed", 0) and "its workspace is removed" in verdict.text
+
+
+@pytest.mark.parametrize("keeper", ["goes on", "is new"])
+def test_a_removal_that_nobody_told_of(client, service, run_berth, keeper):
+    """As after a crash in the midst of it."""
+    word = unique_sleep()
+    client.wait(client.start(WORKSPACE, ["sh", "-c", "exit 3"], exec_id="ended"))
+    detach(client, ["sleep", word], "running")
+    service.kill()
+    if keeper == "is new":
+        service.keeper().kill()
+    shutil.rmtree(service.root / "workspaces" / WORKSPACE)
+    with ExecClient(service.restart().socket) as again:
+        run_berth("create", WORKSPACE, check=True)
+        assert again.list(workspace=WORKSPACE) == []
+        for exec_id in ("ended", "running"):
+            with pytest.raises(CallError) as refused:
+                again.wait_verdict(again.attach(WORKSPACE, exec_id))
+            assert refused.value.errno == errno.ENOENT
+        call = again.start(WORKSPACE, ["sh", "-c", "exit 4"], exec_id="ended")
+        assert (again.wait(call).code, call.attached) == (4, False)
+        assert [one.id for one in again.list()] == [b"ended"]
+    wait_until(lambda: not processes_with(word), what="the end of the other workspace's command")
+    assert os.listdir(service.root / "exec" / WORKSPACE) == ["ended"]
