@@ -43,9 +43,9 @@ struct section {
 static const char *const client_keys[] = {
     "url",      "token_file",      "ca_file", "cert_file", "key_file", "connect_timeout",
     "symlinks", "system_prefixes", "persist", NULL};
-static const char *const service_keys[] = {
-    "root",          "listen",    "token_file", "tls_cert",   "tls_key",
-    "tls_client_ca", "log_level", "watch",      "visibility", NULL};
+static const char *const service_keys[] = {"root",       "listen",        "token_file", "tls_cert",
+                                           "tls_key",    "tls_client_ca", "log_level",  "watch",
+                                           "visibility", "keep_verdicts", NULL};
 static const struct section sections[] = {{"client", client_keys}, {"service", service_keys}};
 
 static void join_keys(const char *const *keys, char *text, size_t size)
@@ -255,6 +255,15 @@ static int load_timeout(const struct document *d, const struct client_flags *fla
     return 0;
 }
 
+/* -1: it is none. */
+static long long whole_number(const char *text)
+{
+    char *end;
+    errno = 0;
+    long long number = strtoll(text, &end, 10);
+    return end == text || *end || errno ? -1 : number;
+}
+
 static int load_persist(const struct document *d, const struct client_flags *flags,
                         struct client_settings *s, struct failure *f)
 {
@@ -262,11 +271,7 @@ static int load_persist(const struct document *d, const struct client_flags *fla
     json_t *value = json_object_get(json_object_get(d->root, "client"), "persist");
     long long seconds = -1;
     if (text) {
-        char *end;
-        errno = 0;
-        seconds = strtoll(text, &end, 10);
-        if (end == text || *end || errno)
-            seconds = -1;
+        seconds = whole_number(text);
     } else if (value) {
         seconds = json_is_integer(value) ? json_integer_value(value) : -1;
     } else {
@@ -508,6 +513,24 @@ static int load_watch(const struct document *d, const struct service_flags *flag
     return r;
 }
 
+static int load_keep_verdicts(const struct document *d, const struct service_flags *flags,
+                              struct service_settings *s, struct failure *f)
+{
+    const char *text = flags->keep_verdicts;
+    json_t *value = json_object_get(json_object_get(d->root, "service"), "keep_verdicts");
+    long long seconds = CONFIG_KEEP_VERDICTS_S;
+    if (text)
+        seconds = whole_number(text);
+    else if (value)
+        seconds = json_is_integer(value) ? json_integer_value(value) : -1;
+    if (seconds < 0 || seconds > CONFIG_KEEP_VERDICTS_MAX)
+        return failure_set(
+            f, -EINVAL, "%s%s must be a number of seconds, 0 to %d", text ? "" : d->file,
+            text ? "--keep-verdicts" : ": service.keep_verdicts", CONFIG_KEEP_VERDICTS_MAX);
+    s->keep_verdicts_s = (uint32_t)seconds;
+    return 0;
+}
+
 /* The array's strings, each a line. */
 static int join_rules(const struct document *d, json_t *array, struct buffer *ret,
                       struct failure *f)
@@ -583,6 +606,7 @@ int service_settings_load(const struct service_flags *flags, struct service_sett
         (r = file_setting(&d, flags->tls_client_ca, NULL, "service", "tls_client_ca",
                           &s.tls_client_ca, f)) < 0 ||
         (r = load_log_level(&d, flags, &s, f)) < 0 || (r = load_watch(&d, flags, &s, f)) < 0 ||
+        (r = load_keep_verdicts(&d, flags, &s, f)) < 0 ||
         (r = load_visibility(&d, flags, &s, f)) < 0)
         return r;
     s.config_file = take_ptr(d.file);

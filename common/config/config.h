@@ -81,8 +81,14 @@ struct service_flags {
     const char *tls_client_ca;
     const char *log_level;
     const char *watch;
-    const char *prune; /* as config_rules_load; replaces the file's rules */
+    const char *keep_verdicts; /* seconds */
+    const char *prune;         /* as config_rules_load; replaces the file's rules */
 };
+
+/* For how long the verdicts of commands are kept when nobody says otherwise, and at most: a year.
+ */
+#define CONFIG_KEEP_VERDICTS_S 3600
+#define CONFIG_KEEP_VERDICTS_MAX 31536000
 
 /* How changes beside the service are noticed. */
 enum config_watch {
@@ -108,6 +114,7 @@ struct service_settings {
     char *tls_client_ca;
     enum log_level log_level;
     enum config_watch watch;
+    uint32_t keep_verdicts_s;
     char *prune;                         /* the flag's profile or file, or NULL */
     struct visibility_rules *visibility; /* NULL: none given */
 };

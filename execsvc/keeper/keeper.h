@@ -30,9 +30,6 @@
 #define KEEPER_ENDED_MAX 10000
 #define KEEPER_BYTES_MAX (UINT64_C(4) << 30)
 
-/* How long when nobody says otherwise. */
-#define KEEPER_KEEP_S 3600
-
 /* How long a command goes on that nobody holds any more, when nobody says otherwise: time for a
  * client that was cut off, or whose service is restarted, to come back. */
 #define KEEPER_LINGER_MS 5000

@@ -24,6 +24,8 @@ static const char usage[] =
     "      --prune PROFILE|FILE  visibility rules for all workspaces\n"
     "      --watch HOW           how changes by commands are noticed: auto (default), fanotify,\n"
     "                            inotify or none\n"
+    "      --keep-verdicts S     seconds for which verdicts and output of commands\n"
+    "                            that have ended are kept (default: 3600)\n"
     "      --log-level LEVEL     error, warning, info (default) or debug\n"
     "      --stdio               relay standard input and output to the service of the root,\n"
     "                            and start that service first if there is none\n"
@@ -45,6 +47,7 @@ enum {
     OPTION_WATCH,
     OPTION_STDIO,
     OPTION_KEEP_COMMANDS,
+    OPTION_KEEP_VERDICTS,
     OPTION_VERSION,
 };
 
@@ -60,6 +63,7 @@ static const struct option long_options[] = {
     {"prune", required_argument, NULL, OPTION_PRUNE},
     {"watch", required_argument, NULL, OPTION_WATCH},
     {"stdio", no_argument, NULL, OPTION_STDIO},
+    {"keep-verdicts", required_argument, NULL, OPTION_KEEP_VERDICTS},
     {"keep-commands", required_argument, NULL, OPTION_KEEP_COMMANDS},
     {"version", no_argument, NULL, OPTION_VERSION},
     {"help", no_argument, NULL, 'h'},
@@ -107,6 +111,9 @@ static int take_option(struct options *o, int option, const char *argument)
         return 0;
     case OPTION_WATCH:
         o->flags.watch = argument;
+        return 0;
+    case OPTION_KEEP_VERDICTS:
+        o->flags.keep_verdicts = argument;
         return 0;
     case OPTION_STDIO:
         o->stdio = true;

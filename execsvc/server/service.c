@@ -284,16 +284,14 @@ static int remember_leases(struct server *s)
     return 0;
 }
 
-static int new_exec_service(struct server *s, const struct spawn_limits *limits)
+static int new_exec_service(struct server *s, const struct spawn_limits *limits, uint64_t keep_s)
 {
-    const struct exec_service_options options = {.store = s->store,
-                                                 .subscribers = s->subscribers,
-                                                 .limits = limits,
-                                                 .keep_s = KEEPER_KEEP_S};
+    const struct exec_service_options options = {
+        .store = s->store, .subscribers = s->subscribers, .limits = limits, .keep_s = keep_s};
     return exec_service_new(s->base, &options, &s->exec);
 }
 
-static int new_parts(struct service *service, const struct spawn_limits *limits)
+static int new_parts(struct service *service, const struct spawn_limits *limits, uint64_t keep_s)
 {
     struct server *s = &service->server;
     s->started_ns = clock_monotonic_ns();
@@ -312,7 +310,7 @@ static int new_parts(struct service *service, const struct spawn_limits *limits)
     if (r == 0)
         r = remember_leases(s);
     if (r == 0)
-        r = new_exec_service(s, limits);
+        r = new_exec_service(s, limits, keep_s);
     if (r == 0) {
         long cpus = sysconf(_SC_NPROCESSORS_ONLN);
         r = workers_new(s->base, cpus > 0 && cpus < WORKERS_MAX ? 2 * (unsigned)cpus : WORKERS_MAX,
@@ -352,7 +350,7 @@ int service_run(const struct service_settings *settings, struct failure *ret_fai
                                  ret_failure);
     if (r < 0)
         return r;
-    r = new_parts(&service, &limits);
+    r = new_parts(&service, &limits, settings->keep_verdicts_s);
     if (r < 0)
         return failure_set(ret_failure, r, "cannot start: %s", strerror(-r));
     r = open_listeners(&service, settings, ret_failure);

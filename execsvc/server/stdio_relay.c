@@ -48,7 +48,7 @@ static int make_root(const char *root, struct failure *ret_failure)
 /* The command line of a service with these settings. Nobody asked it to listen elsewhere than
  * for us, so without listeners it serves ROOT/berthd.sock alone, not the default socket, which
  * may be that of another root. */
-static char **service_arguments(const struct service_settings *s, char *own_url)
+static char **service_arguments(const struct service_settings *s, char *own_url, char *keep)
 {
     char **argv = calloc(2 * s->listen_count + 24, sizeof *argv);
     size_t n = 0;
@@ -66,6 +66,7 @@ static char **service_arguments(const struct service_settings *s, char *own_url)
         {"--tls-client-ca", s->tls_client_ca},
         {"--prune", s->prune},
         {"--watch", (char *)(uintptr_t)config_watch_word(s->watch)},
+        {"--keep-verdicts", keep},
         {"--log-level", (char *)(uintptr_t)log_level_name(s->log_level)},
         {"--listen", s->listen_count == 0 ? own_url : NULL},
     };
@@ -107,10 +108,12 @@ static int start_service(const struct service_settings *settings, const char *so
 {
     _cleanup_free_ char *log_path = NULL;
     _cleanup_free_ char *own_url = NULL;
+    char keep[16];
     if (asprintf(&log_path, "%s/berthd.log", settings->root) < 0 ||
         asprintf(&own_url, "unix:%s", socket_path) < 0)
         return failure_set(ret_failure, -ENOMEM, "out of memory");
-    _cleanup_free_ char **argv = service_arguments(settings, own_url);
+    (void)snprintf(keep, sizeof keep, "%u", settings->keep_verdicts_s);
+    _cleanup_free_ char **argv = service_arguments(settings, own_url, keep);
     if (!argv)
         return failure_set(ret_failure, -ENOMEM, "out of memory");
     _cleanup_close_ int log_fd =

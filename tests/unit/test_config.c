@@ -590,7 +590,8 @@ static void test_service_settings(void **state)
         "service.json",
         "{\"service\": {\"root\": \"r\", \"listen\": [\"unix:/a\", \"https://0.0.0.0:0\"],"
         "\"token_file\": \"tokens\", \"tls_cert\": \"c.pem\", \"tls_key\": \"k.pem\","
-        "\"tls_client_ca\": \"/ca.pem\", \"log_level\": \"debug\", \"watch\": \"inotify\"}, "
+        "\"tls_client_ca\": \"/ca.pem\", \"log_level\": \"debug\", \"watch\": "
+        "\"inotify\",\"keep_verdicts\": 0}, "
         "\"client\": {}}",
         0644);
     _cleanup_service_settings_ struct service_settings s = {0};
@@ -609,6 +610,7 @@ static void test_service_settings(void **state)
     assert_string_equal(s.tls_client_ca, "/ca.pem");
     assert_int_equal(s.log_level, LOG_LEVEL_DEBUG);
     assert_int_equal(s.watch, CONFIG_WATCH_INOTIFY);
+    assert_int_equal(s.keep_verdicts_s, 0);
     service_settings_release(&s);
 
     const char *const listen[] = {"unix:/flag"};
@@ -617,12 +619,14 @@ static void test_service_settings(void **state)
     flags.listen_count = 1;
     flags.log_level = "error";
     flags.watch = "none";
+    flags.keep_verdicts = "31536000";
     assert_int_equal(service_settings_load(&flags, &s, &f), 0);
     assert_string_equal(s.root, "/flag");
     assert_int_equal(s.listen_count, 1); /* instead of the file's */
     assert_string_equal(s.listen[0], "unix:/flag");
     assert_int_equal(s.log_level, LOG_LEVEL_ERROR);
     assert_int_equal(s.watch, CONFIG_WATCH_NONE);
+    assert_int_equal(s.keep_verdicts_s, 31536000);
     service_settings_release(&s);
 
     assert_int_equal(service_settings_load(&(struct service_flags){0}, &s, &f), 0);
@@ -630,6 +634,7 @@ static void test_service_settings(void **state)
     assert_int_equal(s.listen_count, 0);
     assert_int_equal(s.log_level, LOG_LEVEL_INFO);
     assert_int_equal(s.watch, CONFIG_WATCH_AUTO);
+    assert_int_equal(s.keep_verdicts_s, 3600);
 
     static const struct {
         const char *text;
@@ -643,6 +648,8 @@ static void test_service_settings(void **state)
         {"{\"service\": {\"log_level\": \"loud\"}}", "service.log_level must be error"},
         {"{\"service\": {\"log_level\": 1}}", "service.log_level must be a string"},
         {"{\"service\": {\"watch\": \"kqueue\"}}", "service.watch must be auto, fanotify"},
+        {"{\"service\": {\"keep_verdicts\": -1}}", "service.keep_verdicts must be a number of"},
+        {"{\"service\": {\"keep_verdicts\": 1.5}}", "service.keep_verdicts must be a number of"},
         {"{\"service\": {\"url\": \"unix:/a\"}}", "unknown key service.url"},
     };
     struct service_settings untouched = {.listen_count = 77};
@@ -659,6 +666,12 @@ static void test_service_settings(void **state)
     flags = (struct service_flags){.watch = "no"};
     assert_int_equal(service_settings_load(&flags, &untouched, &f), -EINVAL);
     assert_says(f, "--watch must be auto, fanotify, inotify or none");
+    static const char *const no_numbers[] = {"", "1h", "-1", "31536001", "99999999999999999999"};
+    for (size_t i = 0; i < ARRAY_SIZE(no_numbers); i++) {
+        flags = (struct service_flags){.keep_verdicts = no_numbers[i]};
+        assert_int_equal(service_settings_load(&flags, &untouched, &f), -EINVAL);
+        assert_says(f, "--keep-verdicts must be a number of seconds, 0 to 31536000");
+    }
     const char *many[CONFIG_LISTEN_MAX + 1];
     for (size_t i = 0; i < ARRAY_SIZE(many); i++)
         many[i] = "unix:/a";

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import subprocess
 
 import pytest
 
@@ -80,3 +81,40 @@ def test_a_removal_that_nobody_told_of(client, service, run_berth, keeper):
         assert [one.id for one in again.list()] == [b"ended"]
     wait_until(lambda: not processes_with(word), what="the end of the other workspace's command")
     assert os.listdir(service.root / "exec" / WORKSPACE) == ["ended"]
+
+
+# --- for a settable time -------------------------------------------------------------------
+
+def settable(harness, tmp_path, means):
+    if means == "option":
+        return ["--keep-verdicts", "1"]
+    (tmp_path / "berth.json").write_text('{"service": {"keep_verdicts": 1}}')
+    return ["--config", tmp_path / "berth.json"]
+
+
+@pytest.mark.parametrize("means", ["option", "file"])
+def test_a_verdict_that_has_expired_says_so(harness, start_service, tmp_path, means):
+    service = start_service(args=settable(harness, tmp_path, means))
+
+    def berth(*argv, **keywords):
+        return subprocess.run([harness.program("berth"), *argv], env=service.client_env(), cwd=harness.directory,
+                              capture_output=True, text=True, timeout=60, **keywords)
+
+    berth("create", WORKSPACE, check=True)
+    detached = berth("exec", "--detach", "--id", "old", "-w", WORKSPACE, "--", "sh", "-c", "echo x >> ran", check=True)
+    assert detached.stdout == "old\n"
+    wait_until(lambda: json.loads(berth("ps", "--all", "--json", check=True).stdout) == [],
+               timeout=30, what="the end of the verdict")
+    for command in ("wait", "logs", "attach"):
+        expired = berth(command, "-w", WORKSPACE, "old")
+        assert (expired.returncode, expired.stdout) == (125, "")
+        assert "has ended so long ago that it was forgotten" in expired.stderr
+    with ExecClient(service.socket) as client:
+        for ask in (client.attach, client.kill):
+            with pytest.raises(CallError) as refused:
+                client.wait_verdict(ask(WORKSPACE, "old"))
+            assert refused.value.errno == errno.ESTALE
+    again = berth("exec", "--id", "old", "-w", WORKSPACE, "--", "sh", "-c", "echo x >> ran")
+    assert (again.returncode, again.stdout) == (125, "") and "its verdict was forgotten" in again.stderr
+    assert (service.root / "workspaces" / WORKSPACE / "tree" / "ran").read_text() == "x\n"
+    assert not (service.root / "exec" / WORKSPACE).exists()
