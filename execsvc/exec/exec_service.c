@@ -35,7 +35,6 @@ struct relay {
     uint64_t tag;             /* at the keeper; 0: the request was not sent yet */
     struct buffer request;    /* until nothing would be done, or told, twice by sending it again */
     struct held held;         /* what came within the call until then */
-    bool synced;              /* see exec_service_start */
     size_t window;            /* item bytes that were granted to the keeper and have not come */
     size_t input_window;      /* item bytes that the client may still send */
     struct wire_frame *reply; /* waits for the barrier */
@@ -140,13 +139,13 @@ static void on_seen(void *context, bool all_seen)
     struct call *call = take_ptr(r->call);
     struct wire_frame *reply = take_ptr(r->reply);
     struct exec_service *s = r->service;
-    bool synced = r->synced;
     struct wire_message *m = &reply->message;
     r->barrier = NULL;
     relay_free(r);
     if (m->type == WIRE_EXEC_EXIT) {
         m->exec_exit.fs_seq = store_change_count(s->store);
-        m->exec_exit.coherence = all_seen && synced ? WIRE_COHERENCE_SEEN : WIRE_COHERENCE_UNKNOWN;
+        if (!all_seen)
+            m->exec_exit.coherence = WIRE_COHERENCE_UNKNOWN;
     }
     if (call)
         call_reply(call, m);
@@ -199,7 +198,8 @@ static void relay_reply(struct relay *r, struct wire_frame *frame)
         call_reply_error(call, error, text[0] ? text : NULL);
     } else if (ended_nothing(m)) {
         struct call *call = take_ptr(r->call);
-        m->exec_exit.coherence = WIRE_COHERENCE_SEEN;
+        if (m->exec_exit.verdict == WIRE_VERDICT_NOT_STARTED)
+            m->exec_exit.coherence = WIRE_COHERENCE_SEEN;
         call_reply(call, m);
         relay_free(r);
     } else {
@@ -465,7 +465,6 @@ static struct relay *relay_new(struct exec_service *s, struct call *call,
     r->service = s;
     r->call = call;
     r->type = request->type;
-    r->synced = true;
     held_init(&r->held);
     TAILQ_INSERT_TAIL(&s->relays, r, entry);
     s->running += r->type == WIRE_EXEC;
@@ -484,15 +483,13 @@ static void relay_begin(struct relay *r)
         link_begin(s);
 }
 
-static void ask(struct exec_service *s, struct call *call, const struct wire_message *request,
-                bool synced)
+static void ask(struct exec_service *s, struct call *call, const struct wire_message *request)
 {
     struct relay *r = relay_new(s, call, request);
     if (!r) {
         call_reply_error(call, -ENOMEM, NULL);
         return;
     }
-    r->synced = synced;
     relay_begin(r);
 }
 
@@ -529,11 +526,12 @@ void exec_service_start(struct exec_service *s, struct call *call,
     struct wire_message m = *request;
     m.exec.workspace = workspace_thread_id(workspace);
     m.exec.workspace_flags = workspace_slot(workspace);
+    m.exec.flags = (exec->flags & ~KEEPER_UNSYNCED) | (synced ? 0 : KEEPER_UNSYNCED);
     if (is_being_removed(s, workspace_slot(workspace)))
         reply_verdict(call, WIRE_VERDICT_NOT_STARTED, WIRE_STAGE_WORKSPACE, -EBUSY,
                       exec->timeout_ms, "the workspace is being removed");
     else
-        ask(s, call, &m, synced);
+        ask(s, call, &m);
     workspace_unref(workspace);
 }
 
@@ -569,7 +567,7 @@ void exec_service_ask(struct exec_service *s, struct call *call, const struct wi
     if (call && r < 0) {
         call_reply_error(call, r, "no such workspace");
     } else if (call) {
-        ask(s, call, &m, true);
+        ask(s, call, &m);
     } else if (r == 0 && s->ready) {
         (void)session_send(link_session(s->link), 0, &m);
         link_flush(s->link);

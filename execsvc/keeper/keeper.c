@@ -278,6 +278,7 @@ static int append_command(struct buffer *list, struct kept *c)
     _cleanup_buffer_ struct buffer element = {0};
     struct wire_message m = {.type = WIRE_EXEC_COMMAND, .exec_command = c->record.command};
     struct wire_exec_command *i = &m.exec_command;
+    i->flags &= ~KEEPER_UNSYNCED;
     if (c->state != KEPT_ENDED) {
         i->stdout_bytes = spool_geometry(c->spools[0]).end;
         i->stderr_bytes = spool_geometry(c->spools[1]).end;
@@ -471,7 +472,8 @@ static int restore_one(struct keeper *k, struct bytes workspace, struct bytes id
     if (r < 0 || !bytes_equal(info->id, id) ||
         (workspace.len > 0 && !bytes_equal(info->workspace, workspace))) {
         why = "its record is damaged";
-        record = (struct record){.spools = {{.keep = SPOOL_KEEP_MIN}, {.keep = SPOOL_KEEP_MIN}}};
+        record = (struct record){.spools = {{.keep = SPOOL_KEEP_MIN}, {.keep = SPOOL_KEEP_MIN}},
+                                 .command.flags = KEEPER_UNSYNCED};
         storage.len = 0;
         if (workspace.len == 0)
             return 0; /* nobody can name it */

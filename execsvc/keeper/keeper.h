@@ -21,6 +21,10 @@
 /* End what lives; without, -EBUSY. Slots have 24 bits. */
 #define KEEPER_FORCE (UINT32_C(1) << 31)
 
+/* EXEC's flags on a link: the command may not see all that was written before it. For as long as it
+ * is known its EXEC_EXIT has coherence UNKNOWN, and otherwise SEEN. */
+#define KEEPER_UNSYNCED (UINT32_C(1) << 31)
+
 /* Commands at a time: stops one client from using up the machine's processes and our
  * descriptors (up to eight each) for all others. */
 #define KEEPER_RUNNING_MAX 512

@@ -33,6 +33,7 @@ struct wire_exec_exit kept_exit(const struct kept *c)
         .stderr_dropped = i->stderr_dropped,
         .duration_ns = i->duration_ns,
         .timeout_ms = i->timeout_ms,
+        .coherence = i->flags & KEEPER_UNSYNCED ? WIRE_COHERENCE_UNKNOWN : WIRE_COHERENCE_SEEN,
         .text = i->text,
     };
 }

@@ -4,13 +4,15 @@
 #include <string.h>
 
 #include "exec/environment.h"
+#include "keeper/keeper.h"
 #include "names/thread_id.h"
 
 /* Where a command sees its workspace. */
 #define WORKSPACE_PATH "/workspace"
 
-#define FLAGS_KNOWN \
-    (WIRE_EXEC_STDIN | WIRE_EXEC_MERGE | WIRE_EXEC_PTY | WIRE_EXEC_DETACH | WIRE_EXEC_KEEP)
+#define FLAGS_KNOWN                                                                           \
+    (KEEPER_UNSYNCED | WIRE_EXEC_STDIN | WIRE_EXEC_MERGE | WIRE_EXEC_PTY | WIRE_EXEC_DETACH | \
+     WIRE_EXEC_KEEP)
 
 /* A user database entry without a usable home. */
 #define HOME_FALLBACK "/"

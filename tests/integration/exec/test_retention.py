@@ -8,10 +8,12 @@ import subprocess
 
 import pytest
 
-from lib.berthwire import CallError
+from lib.berthwire import CallError, Connection
 from lib.exec_client import DETACH, WORKSPACE, ExecClient
 from lib.harness import wait_until
 from lib.processes import processes_with, unique_sleep
+
+OPEN_WRITE = 2
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.timeout(120)]
 
@@ -118,3 +120,28 @@ def test_a_verdict_that_has_expired_says_so(harness, start_service, tmp_path, me
     assert (again.returncode, again.stdout) == (125, "") and "its verdict was forgotten" in again.stderr
     assert (service.root / "workspaces" / WORKSPACE / "tree" / "ran").read_text() == "x\n"
     assert not (service.root / "exec" / WORKSPACE).exists()
+
+
+# --- what it was started without -----------------------------------------------------------
+
+def test_what_was_not_synced_at_its_start_stays_so(client, service):
+    """Its verdict never says that it has seen everything, whoever is told."""
+    mount = Connection.unix(service.socket, 10)
+    mount.upgrade()
+    mount.hello()
+    mount.request("SUBSCRIBE", flags=0)
+    while mount.receive().name != "CHANGES":
+        pass
+    mount.request("OPEN", node=77, flags=OPEN_WRITE)  # from now on it may be ahead, and never answers SYNC
+    started = client.wait_verdict(client.start(WORKSPACE, ["sh", "-c", "exit 5"], flags=DETACH, exec_id="early"))
+    assert (started.verdict, started.coherence) == ("running", 0)
+    mount.close()
+    for _ in range(2):
+        with ExecClient(service.socket) as other:
+            wait_until(lambda: other.run(WORKSPACE, ["true"]).verdict.coherence == 1, timeout=30,
+                       what="the mount's end")
+            for call in other.attach(WORKSPACE, "early"), other.start(WORKSPACE, ["never"], exec_id="early"):
+                verdict = other.wait_verdict(call)
+                assert (verdict.verdict, verdict.code, verdict.coherence) == ("exited", 5, 0)
+            assert [one.flags for one in other.list(exec_id="early")] == [DETACH]
+        service.keeper().kill()  # another one has it from the disk
