@@ -152,7 +152,7 @@ def test_a_request_that_was_lost_is_carried_out_when_it_comes(service, observer)
     wait_until(lambda: status(observer)["messages"].get("MKDIR") == 1, what="the first")
     cut(old, observer)
     new, _ = again(service, old)
-    assert new.reply(tag).name == new.reply(tag + 1).name == "ENTRY"
+    assert new.reply(tag).name == new.reply(tag + 1).name == "MADE"
     assert status(observer)["messages"]["MKDIR"] == 2
     new.close()
 
