@@ -404,6 +404,11 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
         m->atime = wire_time_of(&attr->st_atim);
     if (valid & WIRE_SET_MTIME && !(valid & WIRE_SET_MTIME_NOW))
         m->mtime = wire_time_of(&attr->st_mtim);
+    if (r->handle && (valid & WIRE_SET_SIZE)) {
+        if (fi && pipeline_failed(r))
+            return;
+        pipeline_follow(r);
+    }
     send_setattr(r);
 }
 

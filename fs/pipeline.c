@@ -396,6 +396,42 @@ static bool ends_far_out(const struct wire_message *m)
     return (m->setattr.valid & WIRE_SET_SIZE) && m->setattr.size > PIPELINE_END_MAX;
 }
 
+int pipeline_take_error(struct handle *h)
+{
+    int error = h->error;
+    h->error = 0;
+    return error;
+}
+
+/* What came behind the change that failed has failed with it: that is told with it. */
+static void failed_earlier(struct request *r, int error, const struct wire_message *reply)
+{
+    (void)pipeline_take_error(r->handle);
+    request_fail(r, r->error);
+}
+
+bool pipeline_failed(struct request *r)
+{
+    if (!r->handle->error)
+        return false;
+    r->error = pipeline_take_error(r->handle);
+    pipeline_join(r, failed_earlier);
+    return true;
+}
+
+/* Behind others through the same handle a write, or a new size, counts on them: what they failed
+ * to write must not become a hole in front of it. */
+void pipeline_follow(struct request *r)
+{
+    const struct file *f = find(r->driver, r->handle->inode);
+    if (!f || f->handle != r->handle)
+        return;
+    if (r->message.type == WIRE_WRITE)
+        r->message.write.flags |= WIRE_WRITE_BEHIND;
+    else if (r->message.setattr.valid & WIRE_SET_SIZE)
+        r->message.setattr.valid |= WIRE_SET_BEHIND;
+}
+
 bool pipeline_send(struct request *r, const struct wire_attr *attr)
 {
     struct driver *d = r->driver;

@@ -5,10 +5,12 @@
  * waits until it is answered (pipeline_holds); attributes that were asked for meanwhile in another
  * way are asked for again (pipeline_outdates).
  *
- * Errors: kept with each handle of the file, until a write or fsync through it has reported them.
- * close() reports them too, but keeps them: a child that exits with a copy of the descriptor must
- * not use up what its parent has to hear. After an error the kernel is told nothing early, on the
- * whole mount, until a write has succeeded: on a full disk all but the first fail at once.
+ * Errors: kept with each handle of the file, until a write, a new size or fsync through it has
+ * reported them. What was under way behind the change that failed is not carried out, so that a
+ * full disk cuts a file short and leaves no hole in it. close() reports them too, but keeps them: a
+ * child that exits with a copy of the descriptor must not use up what its parent has to hear. After
+ * an error the kernel is told nothing early, on the whole mount, until a write has succeeded: on a
+ * full disk all but the first fail at once.
  *
  * Commands: before one starts, the service asks for all that is under way (SYNC), if it has to
  * reckon with any. So the kernel is told early only while the service knows that (pipeline_known),
@@ -41,6 +43,16 @@ void pipeline_free(struct driver *d);
  * may be told before it is done. attr: what a SETATTR is to answer then. False: it may not; nothing
  * was done. */
 bool pipeline_send(struct request *r, const struct wire_attr *attr);
+
+/* The error of a change of which the kernel was told early, or 0. It is reported once. */
+int pipeline_take_error(struct handle *h);
+/* True: there is one to report, and r, a WRITE or a new size through r->handle, is answered with it
+ * when what is under way is answered. */
+bool pipeline_failed(struct request *r);
+
+/* Before r, a WRITE or SETATTR through r->handle, is sent in any way: it is not to be carried out
+ * if what is under way before it through that handle fails. */
+void pipeline_follow(struct request *r);
 
 /* What a file is like after all that was sent is known to the handle that has opened it for writing
  * (handle.foreseen, for whoever sends to keep right), until anything else changes it: others, or

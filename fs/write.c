@@ -8,14 +8,6 @@
 #include "pipeline.h"
 #include "repair.h"
 
-/* An error is reported once. */
-static int take_error(struct handle *h)
-{
-    int error = h->error;
-    h->error = 0;
-    return error;
-}
-
 static void write_done(struct request *r, int error, const struct wire_message *reply)
 {
     if (error < 0) {
@@ -34,13 +26,6 @@ static void write_done(struct request *r, int error, const struct wire_message *
     request_free(r);
 }
 
-/* What came behind the change that failed may have failed with it: that is told with it. */
-static void failed_earlier(struct request *r, int error, const struct wire_message *reply)
-{
-    (void)take_error(r->handle);
-    request_fail(r, r->error);
-}
-
 void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off_t off,
               struct fuse_file_info *fi)
 {
@@ -48,11 +33,8 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off
     if (!r || !request_set_handle(r, fi))
         return;
     struct handle *h = r->handle;
-    if (h->error) {
-        r->error = take_error(h);
-        pipeline_join(r, failed_earlier);
+    if (pipeline_failed(r))
         return;
-    }
     r->size = size;
     h->dirty = true;
     r->message.write.offset = (uint64_t)off;
@@ -64,6 +46,7 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off
     r->message.write.data = bytes_of(data, size);
     /* Whoever appends must be told where; whoever bypasses caches wants to know that it is there;
      * and pages of mappings the kernel sends without anybody waiting. */
+    pipeline_follow(r);
     bool ahead = !(fi->flags & (O_APPEND | O_DIRECT | O_DSYNC)) && !fi->writepage;
     uint64_t end = (uint64_t)off + size;
     if (!ahead || !pipeline_send(r, NULL))
@@ -75,7 +58,7 @@ void op_write(fuse_req_t req, fuse_ino_t ino, const char *data, size_t size, off
 static void synced(struct request *r, int error, const struct wire_message *reply)
 {
     struct handle *h = r->handle;
-    int earlier = take_error(h);
+    int earlier = pipeline_take_error(h);
     if (error < 0)
         h->dirty = true;
     request_done_ok(r, earlier ? earlier : error, reply);

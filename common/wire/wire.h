@@ -67,6 +67,7 @@ enum wire_set_flags {
     WIRE_SET_ATIME_NOW = 64,
     WIRE_SET_MTIME_NOW = 128,
     WIRE_SET_KILL_PRIV = 256, /* clear set-uid and set-gid as write() and truncate() do */
+    WIRE_SET_BEHIND = 512,    /* with SIZE and a handle: as WIRE_WRITE_BEHIND */
 };
 
 enum wire_open_flags {
@@ -107,6 +108,8 @@ enum wire_make_flags {
 enum wire_write_flags {
     WIRE_WRITE_KILL_PRIV = 1, /* clear set-uid and set-gid, as write() by an ordinary user */
     WIRE_WRITE_APPEND = 2,    /* to the end of the file as it is then, whatever the offset */
+    WIRE_WRITE_BEHIND = 4, /* not if the write, or new size, before it through this handle was not
+                            * made whole: then this one fails in the same way */
 };
 
 enum wire_tree_flags {

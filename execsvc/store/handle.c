@@ -100,6 +100,13 @@ static void unref_locked(struct handle *handle, int *ret_fd)
     free(handle);
 }
 
+int handle_change(struct handle *handle, bool behind)
+{
+    if (!behind)
+        handle->failed = 0;
+    return handle->failed;
+}
+
 void handle_unref(struct handle *handle)
 {
     struct store *store = handle->node->workspace->store;

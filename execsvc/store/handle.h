@@ -11,6 +11,9 @@ struct handle {
     struct handle *before, *after; /* in node->handles */
     bool directory;
     bool writable;
+    /* Negative errno of the last write or new size through it when that was not made whole, else 0.
+     * Changes through one handle are carried out one after the other. */
+    int failed;
     pthread_mutex_t position_lock; /* directories: fd's position */
     uint64_t position;
 };
@@ -30,6 +33,10 @@ int handle_get(struct file_session *session, uint64_t number, struct handle **re
 void handle_unref(struct handle *handle);
 DEFINE_CLEANUP(struct handle *, handle_unref);
 #define _cleanup_handle_ _cleanup_(handle_unref_pointer)
+
+/* Before a write, or a new size, through it. behind: it must not be made if the one before was not
+ * made whole. 0, or what that one failed with. */
+int handle_change(struct handle *handle, bool behind);
 
 /* Ends the session's use of it; unknown numbers are ignored. */
 void handle_release(struct file_session *session, uint64_t number);

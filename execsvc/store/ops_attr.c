@@ -7,8 +7,9 @@
 #include <sys/statfs.h>
 
 #define SET_TIMES (WIRE_SET_ATIME | WIRE_SET_MTIME | WIRE_SET_ATIME_NOW | WIRE_SET_MTIME_NOW)
-#define SET_ALL \
-    (WIRE_SET_MODE | WIRE_SET_UID | WIRE_SET_GID | WIRE_SET_SIZE | SET_TIMES | WIRE_SET_KILL_PRIV)
+#define SET_ALL                                                                \
+    (WIRE_SET_MODE | WIRE_SET_UID | WIRE_SET_GID | WIRE_SET_SIZE | SET_TIMES | \
+     WIRE_SET_KILL_PRIV | WIRE_SET_BEHIND)
 
 static int reply_attrs(struct node *node, const struct statx *stx, struct reply *ret)
 {
@@ -140,8 +141,14 @@ OPERATION(setattr)
     if (r < 0)
         return r;
     int fd = handle ? handle->fd : grip.fd;
-    if (set->valid & WIRE_SET_SIZE)
-        r = set_size(node, fd, handle, set->size);
+    if (set->valid & WIRE_SET_SIZE) {
+        if (handle)
+            r = handle_change(handle, set->valid & WIRE_SET_BEHIND);
+        if (r == 0)
+            r = set_size(node, fd, handle, set->size);
+        if (handle)
+            handle->failed = r;
+    }
     if (r == 0 && (set->valid & (WIRE_SET_UID | WIRE_SET_GID)))
         r = set_owner(fd, set);
     if (r == 0 && (set->valid & WIRE_SET_MODE))

@@ -58,23 +58,11 @@ static void reply_written(struct reply *ret, size_t size, int error)
                                          .written = {.size = size, .error = (uint32_t)-error}};
 }
 
-OPERATION(write)
+/* *ret_size: how much; 0 or the error that stopped it before the end. */
+static int write_data(const struct handle *handle, const struct wire_write *w, size_t *ret_size)
 {
-    const struct wire_write *w = &m->write;
-    _cleanup_handle_ struct handle *handle = NULL;
-    int r = get_file(session, w->handle, &handle);
-    if (r < 0)
-        return r;
-    if (w->flags & ~(uint32_t)(WIRE_WRITE_KILL_PRIV | WIRE_WRITE_APPEND))
-        return -EINVAL;
-    if (!range_valid(w->offset, w->data.len))
-        return w->offset <= INT64_MAX ? -EFBIG : -EINVAL;
-    if ((w->flags & WIRE_WRITE_KILL_PRIV) && handle->writable) {
-        r = attr_kill_priv(handle->fd);
-        if (r < 0)
-            return r;
-    }
     size_t done = 0;
+    int r = 0;
     while (done < w->data.len) {
         /* Appending is the kernel's work: it finds the end and writes there in one step. With
          * O_APPEND or RWF_APPEND the offset does not matter. */
@@ -84,13 +72,39 @@ OPERATION(write)
                              w->flags & WIRE_WRITE_APPEND ? RWF_APPEND : 0);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0 && done == 0)
-            return -errno;
         r = n < 0 ? -errno : 0;
         if (n <= 0)
-            break; /* what was written counts; the rest meets the error itself */
+            break;
         done += (size_t)n;
     }
+    *ret_size = done;
+    return r;
+}
+
+OPERATION(write)
+{
+    const struct wire_write *w = &m->write;
+    _cleanup_handle_ struct handle *handle = NULL;
+    int r = get_file(session, w->handle, &handle);
+    if (r < 0)
+        return r;
+    if (w->flags & ~(uint32_t)(WIRE_WRITE_KILL_PRIV | WIRE_WRITE_APPEND | WIRE_WRITE_BEHIND))
+        return -EINVAL;
+    r = handle_change(handle, w->flags & WIRE_WRITE_BEHIND);
+    if (r < 0)
+        return r;
+    size_t done = 0;
+    if (!range_valid(w->offset, w->data.len))
+        r = w->offset <= INT64_MAX ? -EFBIG : -EINVAL;
+    else if ((w->flags & WIRE_WRITE_KILL_PRIV) && handle->writable)
+        r = attr_kill_priv(handle->fd);
+    if (r == 0)
+        r = write_data(handle, w, &done);
+    if (done < w->data.len)
+        handle->failed = r < 0 ? r : -EIO;
+    /* What was written counts. */
+    if (r < 0 && done == 0)
+        return r;
     reply_written(ret, done, r);
     return 0;
 }
