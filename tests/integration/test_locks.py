@@ -9,6 +9,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import time
 from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from lib.harness import REPOSITORY, wait_until
 from lib.lock_peer import (GETLK, OFD_GETLK, OFD_SETLK, OFD_SETLKW, RD, SETLK, SETLKW, UN, WR,
                            LockPeer)
+from lib.processes import name_of, processes_with
 
 PYTHON = "/usr/bin/python3"
 PEER = REPOSITORY / "tests" / "lib" / "lock_peer.py"
@@ -31,16 +33,17 @@ class Place:
 
     def peer(self, side):
         where = self.sides[side]
+        word = f"peer-{time.monotonic_ns()}"
         if where == "exec":
             argv = [self.harness.program("berth"), "exec", "-w", "demo", "-i", "--", PYTHON, PEER,
-                    self.name]
+                    self.name, word]
             env = self.harness.services[-1].client_env()
         else:
-            argv, env = [PYTHON, PEER, where / self.name], self.harness.env
+            argv, env = [PYTHON, PEER, where / self.name, word], self.harness.env
         process = subprocess.Popen([str(word) for word in argv], stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, env=env, cwd=self.harness.directory)
         self.peers.append(process)
-        return LockPeer(process)
+        return LockPeer(process, word)
 
     def open(self, side, flags=os.O_RDWR | os.O_CREAT):
         peer = self.peer(side)
@@ -273,16 +276,21 @@ def test_waiting_ends_when_the_lock_is_given_up(sides, kind):
     one.end()
 
 
+def outer_pid(peer):
+    """Its process ID here; peer("pid") is that of the namespace in which it runs."""
+    found, = [pid for pid in processes_with(peer.word) if name_of(pid).startswith("python")]
+    return found
+
+
 @pytest.mark.parametrize("kind", WAITS)
 @everywhere
 def test_a_signal_ends_waiting_and_nothing_is_held(sides, kind):
     lock, unlock = WAITS[kind]
     one, two = sides.open(0), sides.open(1)
     one(*lock)
-    two_pid = two("pid")
     two.begin(*lock)
     assert not two.ready(0.1)
-    os.kill(two_pid, signal.SIGUSR1)
+    os.kill(outer_pid(two), signal.SIGUSR1)
     with pytest.raises(InterruptedError):
         two.end()
     one(*unlock)
@@ -295,10 +303,9 @@ def test_a_signal_ends_waiting_and_nothing_is_held(sides, kind):
 def test_a_wait_that_is_killed_holds_nothing(sides):
     one, two, three = sides.open(0), sides.open(1), sides.open(0)
     one("flock", "a", LOCK_EX)
-    pid = two("pid")
     two.begin("flock", "a", LOCK_EX)
     assert not two.ready(0.2)
-    os.kill(pid, signal.SIGKILL)
+    os.kill(outer_pid(two), signal.SIGKILL)
     two.process.wait(20)
     one("flock", "a", LOCK_UN)
     three("flock", "a", LOCK_EX | LOCK_NB)

@@ -154,7 +154,8 @@ def nobody(harness, start_service, fuse_works):
     daemon.wait_for_line("listening on")
     user = Nobody()
     user.url, user.point, user.root, user.short = f"unix:{short}/sock", point, root, short
-    env = {**harness.env, "BERTH_URL": user.url, "HOME": str(short)}
+    env = {**harness.env, "BERTH_URL": user.url, "HOME": str(short),
+           "XDG_RUNTIME_DIR": str(short)}
 
     def run(program, *arguments, prefix=()):
         return harness.run([*prefix, *AS_NOBODY, harness.program(program), *arguments], env=env,

@@ -56,7 +56,7 @@ def mount_of_an_ordinary_user(harness, *options):
     home = user.directory(harness.short / "nobody")
     root, point = user.directory(home / "root"), user.directory(home / "mnt")
     url = f"unix:{home}/sock"
-    env = {**harness.env, "HOME": str(home), "BERTH_URL": url}
+    env = {**harness.env, "HOME": str(home), "XDG_RUNTIME_DIR": str(home), "BERTH_URL": url}
     service = harness.start("berthd", *AS_NOBODY, harness.program("berthd"), "--root", root,
                             "--listen", url, env=env)
     service.wait_for_line("listening on unix:" + str(home / "sock"))

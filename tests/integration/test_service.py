@@ -315,7 +315,8 @@ def test_ordinary_clients_leave_no_line_in_the_log(harness, start_service, way):
 
     before = lines()
     for words in (["create", "demo"], ["ls"], ["status"], ["visibility", "demo"],
-                  ["exec", "-w", "demo", "--", "seq", "1000"], ["exec", "-w", "demo", "--", "false"],
+                  ["exec", "--no-persist", "-w", "demo", "--", "seq", "1000"],
+                  ["exec", "--no-persist", "-w", "demo", "--", "false"],
                   ["rm", "demo"]) * 3:
         harness.run_berth(*words, url=url, service=service)
     wait_until(lambda: json.loads(harness.run_berth("status", "--json", url=service.url, service=service)

@@ -2,7 +2,7 @@
 standard output with [result] or [null, errno]. It runs wherever a test wants it, also by
 `berth exec`, so it needs nothing but Python.
 
-    peer = LockPeer(subprocess.Popen([*PEER, path], …))
+    peer = LockPeer(subprocess.Popen([*PEER, path, word], …), word)
     peer("flock", "a", LOCK_EX | LOCK_NB)          # a: a descriptor, opened by ("open", "a", flags)
     peer.begin("flock", "a", LOCK_EX); …; peer.end(timeout)   # one that waits
 """
@@ -22,8 +22,10 @@ FLOCK = struct.Struct("hhqqi4x")  # struct flock with 64-bit offsets
 
 
 class LockPeer:
-    def __init__(self, process):
+    def __init__(self, process, word):
+        """word: an argument that no other process has."""
         self.process = process
+        self.word = word
         self.pending = b""
         self.end(30)  # it says that it is there
 

@@ -29,6 +29,42 @@ static uint64_t make_closed(struct fixture *f, const char *name, const char *tex
     return node;
 }
 
+/* What was sent behind a change that fails, before its answer, fails in the same way. */
+static void test_behind(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t handle;
+    uint64_t node = make(f, "behind", &handle);
+    const struct wire_message behind = {.type = WIRE_WRITE,
+                                        .write = {.handle = handle,
+                                                  .offset = 10,
+                                                  .flags = WIRE_WRITE_BEHIND,
+                                                  .data = bytes_of_string("hole")}};
+    struct wire_message grow = {
+        .type = WIRE_SETATTR,
+        .setattr = {.node = node, .handle = handle, .valid = WIRE_SET_SIZE | WIRE_SET_BEHIND}};
+    grow.setattr.size = 100;
+    const struct wire_message mode = {
+        .type = WIRE_SETATTR,
+        .setattr = {.node = node, .handle = handle, .valid = WIRE_SET_MODE, .mode = 0600}};
+    assert_int_equal(t_write(f, handle, 0, "start"), 5);
+    assert_int_equal(run(f, &behind), 0);
+    assert_int_equal(t_write(f, handle, INT64_MAX, "x"), -EFBIG);
+    assert_int_equal(run(f, &behind), -EFBIG);
+    assert_int_equal(run(f, &mode), 0); /* counts on no data */
+    assert_int_equal(f->reply.message.attrs.attr.size, 14);
+    assert_int_equal(run(f, &grow), -EFBIG);
+    assert_int_equal(run(f, &behind), -EFBIG);
+    /* One that counts on none begins anew. */
+    assert_int_equal(t_write(f, handle, 0, "START"), 5);
+    assert_int_equal(run(f, &grow), 0);
+    assert_int_equal(f->reply.message.attrs.attr.size, 100);
+    grow.setattr.size = (uint64_t)INT64_MAX + 1;
+    assert_true(run(f, &grow) < 0);
+    assert_true(run(f, &behind) < 0);
+    t_release(f, handle);
+}
+
 static void test_lookup(void **state)
 {
     struct fixture *f = *state;
@@ -553,7 +589,7 @@ static void test_data(void **state)
     assert_int_equal(t_read(f, handle, 0, 100), 0);
     assert_string_equal(t_data(f), "01234567");
     struct wire_message unknown = at_end;
-    unknown.write.flags = 4;
+    unknown.write.flags = 8;
     assert_int_equal(run(f, &unknown), -EINVAL);
     /* A whole message. */
     char *big = malloc(WIRE_DATA_MAX + 1);
@@ -749,10 +785,10 @@ int main(int argc, char **argv)
     fixture_world(argc, argv);
 #define T(function) cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
-        T(test_lookup),    T(test_names),    T(test_hidden), T(test_getattr),     T(test_setattr),
-        T(test_kill_priv), T(test_symlinks), T(test_mknod),  T(test_directories), T(test_links),
-        T(test_rename),    T(test_open),     T(test_create), T(test_data),        T(test_space),
-        T(test_copy),      T(test_statfs),   T(test_xattrs),
+        T(test_behind),  T(test_lookup),    T(test_names),    T(test_hidden), T(test_getattr),
+        T(test_setattr), T(test_kill_priv), T(test_symlinks), T(test_mknod),  T(test_directories),
+        T(test_links),   T(test_rename),    T(test_open),     T(test_create), T(test_data),
+        T(test_space),   T(test_copy),      T(test_statfs),   T(test_xattrs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
