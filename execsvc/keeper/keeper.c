@@ -141,9 +141,11 @@ static void on_tick(evutil_socket_t fd, short what, void *context)
         next = TAILQ_NEXT(c, ended_entry);
         if (c->unsaved)
             kept_save(c);
-        if (TAILQ_EMPTY(&c->followers) && !c->command &&
-            (now - c->ended_ns >= k->keep_ns || k->ended_count > KEEPER_ENDED_MAX ||
-             k->ended_bytes > KEEPER_BYTES_MAX))
+        bool unused = TAILQ_EMPTY(&c->followers) && !c->command;
+        if (unused && c->forgotten)
+            kept_free(c, true); /* it was being read, or had left something behind, at that time */
+        else if (unused && (now - c->ended_ns >= k->keep_ns || k->ended_count > KEEPER_ENDED_MAX ||
+                            k->ended_bytes > KEEPER_BYTES_MAX))
             expire(k, c);
     }
 }
