@@ -46,13 +46,6 @@ static void end_peers(struct control *c, const char *reason)
         peer_end(p, -ECONNRESET, reason);
 }
 
-static void on_patience(evutil_socket_t fd, short what, void *context)
-{
-    struct control *c = context;
-    c->away = true;
-    end_peers(c, "the connection to the service is lost");
-}
-
 void control_set_client(struct control *c, struct client *client, const char *reason)
 {
     if (!c || c->client == client)
@@ -65,14 +58,11 @@ void control_set_client(struct control *c, struct client *client, const char *re
 
 void control_set_suspended(struct control *c, bool suspended)
 {
-    const struct timeval patience = {.tv_sec = CONTROL_PATIENCE_MS / 1000};
     if (!c)
         return;
-    c->away = false;
+    c->suspended = suspended;
     if (suspended)
-        (void)event_add(c->patience, &patience);
-    else
-        (void)event_del(c->patience);
+        end_peers(c, "the connection to the service is lost");
 }
 
 int control_new(struct event_base *base, const char *path, const struct control_events *events,
@@ -95,8 +85,7 @@ int control_new(struct event_base *base, const char *path, const struct control_
     c->path_ino = st.st_ino;
     c->path = strdup(path);
     c->accept = event_new(base, c->fd, EV_READ | EV_PERSIST, on_accept, c);
-    c->patience = evtimer_new(base, on_patience, c);
-    if (!c->path || !c->accept || !c->patience || event_add(c->accept, NULL) < 0) {
+    if (!c->path || !c->accept || event_add(c->accept, NULL) < 0) {
         control_free(c);
         return failure_set(ret_failure, -ENOMEM, "out of memory");
     }
@@ -121,8 +110,6 @@ void control_free(struct control *c)
         (void)unlink(c->path);
     if (c->accept)
         event_free(c->accept);
-    if (c->patience)
-        event_free(c->patience);
     close_fd(&c->fd);
     free(c->path);
     free(c);

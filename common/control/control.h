@@ -13,8 +13,9 @@
  * and what is queued for it is bounded.
  *
  * A command whose program goes away is left, as when a connection of its own is lost: it lingers.
- * When the connection to the service is lost, so are the programs' own: they then know no more than
- * if they had connected themselves. Everything runs on the loop of the event base. */
+ * When the connection to the service is lost, so are the programs' own, even if its session goes on
+ * later: they then know no more than if they had connected themselves. Everything runs on the loop
+ * of the event base. */
 #pragma once
 
 #include <event2/event.h>
@@ -25,10 +26,6 @@
 
 /* Programs at a time; stops a runaway script from using up the descriptors of a mount. */
 #define CONTROL_PEERS_MAX 1024
-
-/* For so long programs wait for a connection that is being made again. Then they are told that it
- * is lost, as they would be by one of their own, and can come back to their commands. */
-#define CONTROL_PATIENCE_MS 10000
 
 struct control;
 
@@ -51,7 +48,9 @@ int control_new(struct event_base *base, const char *path, const struct control_
  * connected to another one are not any more; reason (may be NULL) tells them why. */
 void control_set_client(struct control *c, struct client *client, const char *reason);
 
-/* The connection is being made again, and its session may go on; or has been. */
+/* The connection is being made again, and its session may go on; or has been. Programs are told at
+ * once that it is lost: they know best for how long to wait, and what to do when told to end. Until
+ * it is there, others are refused, so that they connect themselves. */
 void control_set_suspended(struct control *c, bool suspended);
 
 /* Ends all and removes the socket. NULL is allowed. */

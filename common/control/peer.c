@@ -216,7 +216,7 @@ static int describe(struct peer *p)
     struct control *c = p->control;
     json_t *object = json_pack("{s:i,s:I,s:I,s:b}", "pid", (int)getpid(), "programs",
                                (json_int_t)c->program_count, "calls", (json_int_t)c->calls,
-                               "connected", c->client && !c->away);
+                               "connected", c->client && !c->suspended);
     int r = object ? 0 : -ENOMEM;
     if (r == 0 && c->events.describe)
         r = c->events.describe(c->events.context, object);
@@ -240,7 +240,7 @@ static int answer(struct peer *p, const struct http_request *request)
 {
     bool get = strcmp(request->method, "GET") == 0;
     if (get && strcmp(request->path, "/v1/stream") == 0 && request->upgrade_berth) {
-        if (!p->control->client || p->control->away)
+        if (!p->control->client || p->control->suspended)
             return http_answer_problem(&p->answer, 503, "there is no connection to the service now",
                                        "");
         int r = begin_session(p);

@@ -16,7 +16,6 @@ struct control {
     struct client *client; /* NULL: none */
     uint64_t generation;   /* of the client: calls of another one are over */
     struct event *accept;
-    struct event *patience;
     char *path;
     int fd;
     dev_t path_dev;
@@ -24,7 +23,7 @@ struct control {
     TAILQ_HEAD(, peer) peers;
     size_t peer_count;
     size_t program_count; /* of these, with a session */
-    bool away;            /* the client has been without a connection for too long */
+    bool suspended;       /* the client has no connection */
     uint64_t calls;       /* passed on, ever */
 };
 

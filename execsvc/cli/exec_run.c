@@ -200,6 +200,19 @@ static void on_output(struct exec_run *run, const struct wire_exec_output *item)
 
 /* --- messages -------------------------------------------------------------------- */
 
+/* Nothing has come from the service since the connection was lost. */
+static bool is_away(const struct exec_run *run)
+{
+    return !run->client || event_pending(run->patience, EV_TIMEOUT, NULL);
+}
+
+/* The service has answered. A connection alone is no such answer: who lends one may have lost
+ * theirs. */
+static void is_back(struct exec_run *run)
+{
+    (void)event_del(run->patience);
+}
+
 static void send_size(struct exec_run *run);
 
 static void on_credit(void *context, uint64_t tag)
@@ -234,6 +247,7 @@ static void on_item(void *context, uint64_t tag, const struct wire_message *item
     struct exec_run *run = context;
     if (run->finished)
         return;
+    is_back(run);
     if (item->type == WIRE_EXEC_STARTED)
         on_started(run, &item->exec_started);
     else if (item->type == WIRE_EXEC_OUTPUT)
@@ -262,7 +276,8 @@ static bool is_complete(const struct exec_stream *stream, uint64_t bytes, uint64
     return stream->anywhere || (stream->received == bytes && stream->missing <= dropped);
 }
 
-/* Nobody will ask for it again. */
+/* Nobody will ask for it again; unless a request that was given up with a connection arrives late,
+ * which must find that it has run. */
 static void forget(struct exec_run *run)
 {
     const struct wire_message message = {
@@ -270,7 +285,7 @@ static void forget(struct exec_run *run)
         .exec_forget = {.workspace_flags = run->place->by_name ? WIRE_WORKSPACE_BY_NAME : 0,
                         .workspace = bytes_of_string(run->place->workspace),
                         .id = bytes_of_string(run->id)}};
-    if (run->client && !run->options->id && !run->options->keep)
+    if (run->client && !run->loss[0] && !run->options->id && !run->options->keep)
         (void)client_send(run->client, 0, &message);
 }
 
@@ -335,6 +350,7 @@ static void on_reply(void *context, int error, const struct wire_message *reply)
     struct exec_run *run = context;
     if (run->finished || !reply)
         return;
+    is_back(run);
     if (error == 0)
         on_verdict(run, &reply->exec_exit);
     else if (error == -ENOENT && run->loss[0] && !run->started && !run->options->attaches &&
@@ -441,7 +457,6 @@ static void on_connected(evutil_socket_t fd, short what, void *context)
         run_give_up(run, strerror(-r));
         return;
     }
-    (void)event_del(run->patience);
     (void)exec_terminal_enter(&run->terminal);
     ask(run, false);
 }
@@ -493,14 +508,18 @@ static void kill_all(struct exec_run *run)
 static void on_interrupt(struct exec_run *run)
 {
     run->interrupts++;
-    if (!run->client)
-        run_give_up(run, run->loss);
-    else if (!run->options->forwards || run->interrupts >= INTERRUPT_GIVE_UP)
+    if (!run->options->forwards || run->interrupts >= INTERRUPT_GIVE_UP)
         run_give_up(run, "interrupted");
     else if (run->interrupts == INTERRUPT_KILL)
         kill_all(run);
     else
         send_signal(run, SIGINT);
+}
+
+/* Those that ask for an end, which waiting for a connection must not put off. */
+static bool ends_us(int signal)
+{
+    return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
 }
 
 static void on_signal(evutil_socket_t signal, short what, void *context)
@@ -514,6 +533,8 @@ static void on_signal(evutil_socket_t signal, short what, void *context)
                signal != SIGWINCH) {
         run_finish(run, EXEC_STATUS_SIGNAL + signal);
         (void)event_base_loopbreak(run->base);
+    } else if (is_away(run) && ends_us(signal)) {
+        run_give_up(run, run->loss);
     } else if (signal == SIGINT) {
         on_interrupt(run);
     } else if (signal == SIGWINCH) {

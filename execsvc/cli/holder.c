@@ -4,10 +4,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 
-#include "client/connector.h"
+#include "client/client.h"
 #include "control/control.h"
 
 #define AGENT "berth connection " BERTH_VERSION
@@ -19,14 +18,10 @@ struct holder {
     const struct client_settings *settings;
     int persist_s;
     struct event_base *base;
-    struct client *client; /* connected or suspended; NULL: lost */
-    bool suspended;
-    struct connector *connector;
+    struct client *client; /* NULL: lost */
     struct control *control;
     struct event *idle;
-    struct event *connected;
     struct event *terminate;
-    int event_fd;
     size_t peers;
 };
 
@@ -40,7 +35,7 @@ static void reconsider(struct holder *h)
 {
     const struct timeval persist = {.tv_sec = h->persist_s};
     const struct timeval last_words = {.tv_sec = LAST_WORDS_S};
-    if (h->peers == 0 && (!h->client || h->suspended))
+    if (h->peers == 0 && !h->client)
         end(h);
     else if (!h->client)
         (void)event_add(h->idle, &last_words);
@@ -84,55 +79,14 @@ static void on_terminate(evutil_socket_t signal, short what, void *context)
 
 /* --- the connection ---------------------------------------------------------------- */
 
-static void give_up(struct holder *h, const char *reason)
+/* Its session is not gone on with: programs come back to their commands, over another connection.
+ */
+static void on_lost(void *context, int error, const char *reason)
 {
+    struct holder *h = context;
     struct client *client = take_ptr(h->client);
     control_set_client(h->control, NULL, reason);
     client_free(client);
-    h->suspended = false;
-    reconsider(h);
-}
-
-static void on_lost(void *context, int error, const char *reason)
-{
-    give_up(context, reason);
-}
-
-static void on_suspended(void *context, const char *reason)
-{
-    struct holder *h = context;
-    const struct connector_options options = {
-        .stream = client_settings_stream(h->settings), .agent = AGENT, .event_fd = h->event_fd};
-    const struct session_resume point = client_resume_point(h->client);
-    h->suspended = true;
-    control_set_suspended(h->control, true);
-    if (connector_start(&options, &point, &h->connector) < 0)
-        give_up(h, reason);
-    reconsider(h);
-}
-
-static void on_connected(evutil_socket_t fd, short what, void *context)
-{
-    struct holder *h = context;
-    eventfd_t value;
-    struct client *client;
-    uint64_t abandoned;
-    (void)eventfd_read(fd, &value);
-    if (!h->connector)
-        return;
-    connector_take(take_ptr(h->connector), &client, &abandoned);
-    if (!client || !h->client || !client_peer(client)->resumed) {
-        client_free(client);
-        if (h->client)
-            give_up(h, "the service does not know this session any more");
-        return;
-    }
-    if (client_take_stream(h->client, client) < 0) {
-        give_up(h, "the service lacks what is not kept any more");
-        return;
-    }
-    h->suspended = false;
-    control_set_suspended(h->control, false);
     reconsider(h);
 }
 
@@ -160,16 +114,11 @@ static void allow_descriptors(void)
 static int open_events(struct holder *h)
 {
     h->base = event_base_new();
-    h->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (!h->base || h->event_fd < 0)
+    if (!h->base)
         return -ENOMEM;
     h->idle = evtimer_new(h->base, on_idle, h);
-    h->connected = event_new(h->base, h->event_fd, EV_READ | EV_PERSIST, on_connected, h);
     h->terminate = evsignal_new(h->base, SIGTERM, on_terminate, h);
-    return h->idle && h->connected && h->terminate && event_add(h->connected, NULL) == 0 &&
-                   event_add(h->terminate, NULL) == 0
-               ? 0
-               : -ENOMEM;
+    return h->idle && h->terminate && event_add(h->terminate, NULL) == 0 ? 0 : -ENOMEM;
 }
 
 static int start(struct holder *h, const char *path, struct failure *f)
@@ -178,10 +127,10 @@ static int start(struct holder *h, const char *path, struct failure *f)
     int r = open_events(h);
     if (r < 0)
         return failure_set(f, r, "%s", strerror(-r));
-    r = client_connect_again(&stream, AGENT, NULL, &h->client, f);
+    r = client_connect(&stream, AGENT, &h->client, f);
     if (r < 0)
         return r;
-    const struct client_events events = {.lost = on_lost, .suspended = on_suspended, .context = h};
+    const struct client_events events = {.lost = on_lost, .context = h};
     const struct control_events control = {
         .peers = on_peers, .stop = on_stop, .describe = describe, .context = h};
     r = control_new(h->base, path, &control, &h->control, f);
@@ -196,27 +145,21 @@ static int start(struct holder *h, const char *path, struct failure *f)
 
 static void release(struct holder *h)
 {
-    bool stopped = !h->connector || connector_stop(h->connector);
     control_set_client(h->control, NULL, "the connection holder has ended");
     client_free(h->client);
     control_free(h->control);
-    if (!stopped)
-        _exit(CLI_OK); /* its thread still uses what would be freed here */
     if (h->idle)
         event_free(h->idle);
-    if (h->connected)
-        event_free(h->connected);
     if (h->terminate)
         event_free(h->terminate);
     if (h->base)
         event_base_free(h->base);
-    close_fd(&h->event_fd);
 }
 
 int holder_run(const struct client_settings *settings, const char *path, int persist_s,
                int ready_fd)
 {
-    struct holder h = {.settings = settings, .persist_s = persist_s, .event_fd = -1};
+    struct holder h = {.settings = settings, .persist_s = persist_s};
     struct failure f;
     allow_descriptors();
     int r = start(&h, path, &f);

@@ -183,7 +183,7 @@ def test_a_cut_of_the_network_is_survived(away):
     process = away.begin("sh", "-c", "echo one; read x < fifo; echo two; exit 9")
     assert process.stdout.readline() == b"one\n"
     away.relay.cut()
-    wait_until(lambda: away.connections()[0]["connected"], what="the connection")
+    wait_until(lambda: any(row["connected"] for row in away.connections()), what="the connection")
     with open(stored(away.service, "fifo"), "w", encoding="ascii") as fifo:
         fifo.write("go\n")
     out, _ = process.communicate(timeout=30)
@@ -264,8 +264,6 @@ def test_a_mounts_connection_is_used(harness, away, start_mount):
     assert run("true").returncode == 0
 
 
-@pytest.mark.long
-@pytest.mark.timeout(150)
 def test_a_mount_whose_service_is_gone_says_so(harness, away, start_mount):
     mount = start_mount(away.service, url=away.relay.url, env=away.env)
     process = away.begin("sh", "-c", "echo ready; sleep 60", options=["--reattach", "2"], stderr=subprocess.PIPE)
@@ -275,6 +273,56 @@ def test_a_mount_whose_service_is_gone_says_so(harness, away, start_mount):
     _, error = process.communicate(timeout=60)
     assert process.returncode == 120, error
     mount.kill()
+
+
+@pytest.fixture
+def beside(harness, start_service, start_mount):
+    """A service at a unix socket, and a mount whose connection is used."""
+    service = start_service()
+    harness.run_berth("create", WORKSPACE, check=True, url=service.url)
+    here = Here(harness, service.client_env())
+    here.service = service
+    here.mount = start_mount(service, options=["timeout=60"])
+    assert [(row["kind"], row["connected"]) for row in here.connections()] == [("mount", True)]
+    yield here
+    here.mount.kill()
+
+
+def gone(here):
+    """The service has crashed, and the mount knows."""
+    here.service.kill()
+    wait_until(lambda: not here.connections()[0]["connected"], what="the loss")
+
+
+def test_nothing_waits_for_the_connection_of_a_mount(beside):
+    gone(beside)
+    for options in ([], ["--timeout", "1"], ["--reattach", "0"]):
+        result = beside.run("true", options=options, timeout=20)
+        assert result.returncode == 125 and "nobody listens" in result.stderr, result
+    beside.service.restart()
+    result = beside.run("true", options=["--json"], timeout=20)
+    assert (result.returncode, json.loads(result.stdout)["verdict"]) == (0, "exited")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_who_waits_for_a_service_can_be_ended(beside, number):
+    process = beside.begin("sh", "-c", "echo ready; sleep 60", stderr=subprocess.PIPE)
+    assert process.stdout.readline() == b"ready\n"
+    gone(beside)
+    wait_until(lambda: beside.connections()[0]["programs"] == 0, 5, "the program's notice")
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.send_signal(number)
+    _, error = process.communicate(timeout=20)
+    assert process.returncode == 120 and b"outcome unknown" in error, error
+
+
+def test_a_lost_connection_is_not_waited_for_when_told(beside):
+    process = beside.begin("sh", "-c", "echo ready; sleep 60", options=["--reattach", "0"], stderr=subprocess.PIPE)
+    assert process.stdout.readline() == b"ready\n"
+    beside.service.kill()
+    _, error = process.communicate(timeout=8)
+    assert process.returncode == 120 and b"outcome unknown" in error, error
 
 
 @pytest.mark.long
