@@ -1,10 +1,13 @@
 """Commands over a connection that is there already: a mount's, or that of a connection holder."""
 
+import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 import pytest
@@ -323,6 +326,51 @@ def test_a_lost_connection_is_not_waited_for_when_told(beside):
     beside.service.kill()
     _, error = process.communicate(timeout=8)
     assert process.returncode == 120 and b"outcome unknown" in error, error
+
+
+class Lender(threading.Thread):
+    """In the place of a holder: lends a connection for one command, then such as are lost at once."""
+
+    def __init__(self, path, service_path):
+        super().__init__(daemon=True)
+        self.service_path, self.cut, self.lent = service_path, threading.Event(), 0
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen()
+
+    def run(self):
+        while True:
+            try:
+                program, _ = self.listener.accept()
+            except OSError:
+                return
+            with program, socket.socket(socket.AF_UNIX) as service, contextlib.suppress(OSError):
+                service.connect(self.service_path)
+                self.lent += 1
+                welcomed = False
+                while not self.cut.is_set() or not welcomed:
+                    for ready in select.select([program, service], [], [], 0.1)[0]:
+                        data = ready.recv(65536)
+                        if not data:
+                            raise ConnectionResetError
+                        (service if ready is program else program).sendall(data)
+                        welcomed |= ready is service and b"Upgrade" not in data
+
+
+def test_a_lender_without_a_connection_does_not_put_off_the_end(beside, harness):
+    directory = harness.short / "run/berth/control"
+    mount, = [path for path in directory.iterdir() if path.is_socket()]
+    lender = Lender(directory / mount.name.split("-")[0], beside.service.url.removeprefix("unix:"))
+    lender.start()
+    process = beside.begin("sh", "-c", "echo ready; sleep 60", options=["--reattach", "2"], stderr=subprocess.PIPE)
+    assert process.stdout.readline() == b"ready\n"
+    lender.cut.set()
+    try:
+        _, error = process.communicate(timeout=20)
+    finally:
+        lender.listener.close()
+    assert process.returncode == 120 and b"outcome unknown" in error, error
+    assert lender.lent > 2
 
 
 @pytest.mark.long
