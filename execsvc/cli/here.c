@@ -160,6 +160,32 @@ static int spot_of_directory(struct spot *ret, struct failure *f)
     return ret->path ? 0 : failure_set(f, -ENOMEM, "%s", strerror(ENOMEM));
 }
 
+static int compare_here(const void *context, struct buffer *out)
+{
+    struct stat here, there;
+    if (stat(context, &there) < 0)
+        return -errno;
+    if (stat(".", &here) < 0)
+        return -errno;
+    return here.st_dev == there.st_dev && here.st_ino == there.st_ino ? 0 : -ENOENT;
+}
+
+/* Where others renamed or removed a directory above it, the kernel goes on to tell the old path,
+ * which may be another directory's by now: a command must not run there instead. What cannot be
+ * asked now shows when the command is started. */
+static int check_directory(const char *path, struct failure *f)
+{
+    _cleanup_buffer_ struct buffer none = {0};
+    int r = bounded_run(compare_here, path, HERE_DEADLINE_MS, &none);
+    if (r != -ENOENT && r != -ENOTDIR && r != -ESTALE)
+        return 0;
+    return failure_set(
+        f, -ESTALE,
+        "the working directory is not at %s any more: it was moved, or removed; enter "
+        "it again",
+        path);
+}
+
 static int resolve_path(const void *context, struct buffer *out)
 {
     char link[64];
@@ -383,6 +409,8 @@ int here_find(const char *path, struct here *ret, struct failure *ret_failure)
     r = path ? spot_of_path(path, &spot, ret_failure) : spot_of_directory(&spot, ret_failure);
     if (r == 0)
         r = find_mount(&table, &spot, path ? path : "the working directory", &h, ret_failure);
+    if (r == 0 && !path)
+        r = check_directory(spot.path, ret_failure);
     free(spot.path);
     if (r < 0)
         return r;

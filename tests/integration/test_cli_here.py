@@ -266,3 +266,24 @@ def test_a_mount_that_answers_nonsense(harness, raw_mount, answer):
     mount = raw_mount(answer=answer)
     result = where(harness, mount.point)
     assert result.returncode == 125 and result.stderr.startswith("berth: exec: "), result
+
+
+@pytest.mark.parametrize("change", ["mv d/x d/y", "rm -r d/x"])
+@pytest.mark.parametrize("again", ["mkdir -p d/x/below", "true"])
+def test_a_directory_above_it_was_moved_by_others(harness, run_berth, service, mount, change, again):
+    """A command does not run in another directory that has the old path now."""
+    run_berth("create", "demo", check=True)
+    below = mount.path / "demo" / "d" / "x" / "below"
+    below.mkdir(parents=True)
+    descriptor = os.open(below, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        there = f"/proc/{os.getpid()}/fd/{descriptor}"
+        inside = harness.program("berth")
+        run_berth("exec", "-w", "demo", "--", "sh", "-c", f"{change} && {again}", check=True)
+        os.path.exists(below)
+        result = subprocess.run([inside, "exec", "--", "touch", "made"], env=service.client_env(), cwd=there,
+                                capture_output=True, text=True, timeout=60, check=False)
+    finally:
+        os.close(descriptor)
+    assert result.returncode == 125 and result.stderr.startswith("berth: exec: the working directory ")
+    assert not list((service.root / "workspaces/demo/tree").rglob("made"))
