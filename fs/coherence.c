@@ -296,7 +296,7 @@ static void checked(struct request *q, int error, const struct wire_message *rep
     request_free(q);
 }
 
-/* Whether the name of a directory leads to it still. */
+/* Whether the name of a directory, or of an open file, whose path /proc tells, leads to it still. */
 static int check(struct driver *d, struct inode *i)
 {
     struct request *q;
@@ -325,7 +325,7 @@ static int tell_name(struct driver *d, struct notifier *n, const struct inode *p
     int r = 0;
     for (; i && r == 0; i = inode_named_after(i, parent, name)) {
         bool lately = note_expired(i);
-        if (i->type != S_IFDIR)
+        if (i->type != S_IFDIR && !i->handles)
             drop = lately || drop;
         else if (lately)
             r = check(d, i);
