@@ -171,8 +171,9 @@ static void kept_end(struct kept *c, const struct command_verdict *verdict)
     answer_killers(c, info->removed, info->left, info->means, info->text);
     followers_pump(c);
     kept_rest(c);
-    /* Nobody can ask for it. */
-    if (c->nameless && !c->ran && !c->command && TAILQ_EMPTY(&c->followers))
+    /* Nobody can ask for it; what was made for it may take a moment to end. */
+    c->forgotten = c->forgotten || (c->nameless && !c->ran);
+    if (c->forgotten && !c->command && TAILQ_EMPTY(&c->followers))
         kept_free(c, true);
     keeper_changed(k);
 }
