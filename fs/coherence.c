@@ -296,7 +296,8 @@ static void checked(struct request *q, int error, const struct wire_message *rep
     request_free(q);
 }
 
-/* Whether the name of a directory, or of an open file, whose path /proc tells, leads to it still. */
+/* Whether the name of a directory, or of an open file, whose path /proc tells, leads to it still.
+ */
 static int check(struct driver *d, struct inode *i)
 {
     struct request *q;
