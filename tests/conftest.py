@@ -2,7 +2,7 @@
 
 harness        everything below as methods, one per test; private directories and environment
 build_dir      the build directory; binaries: maps berthd, berthfs, berth, relay to paths
-certificates   an authority of our own and what it signed (lib.harness.Certificates)
+certificates   an authority of our own and what it signed (lib.certificates.Certificates)
 start_service  factory: a berthd (Harness.start_service); service: one on a unix socket
 start_mount    factory: a berthfs -f (Harness.start_mount); mount: all workspaces of `service`
 start_relay    factory: the delay relay (Harness.start_relay); relay: one before `service`
@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from lib import harness as parts
+from lib.certificates import Certificates
+from lib.mounts import check_fuse
 
 STATE = pytest.StashKey()
 
@@ -46,13 +48,13 @@ def binaries(build_dir):
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory):
-    return parts.Certificates(tmp_path_factory.mktemp("certificates"))
+    return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="session")
 def fuse_works(tmp_path_factory):
     """Without this, no result about mounts means anything: a failure, never a skip."""
-    parts.check_fuse(tmp_path_factory.mktemp("fuse"))
+    check_fuse(tmp_path_factory.mktemp("fuse"))
 
 
 def _time_limit(item):

@@ -153,6 +153,13 @@ void cli_use_here(struct cli *cli, const struct here *here)
     f->key_file = f->key_file ? f->key_file : here->key_file;
 }
 
+void cli_use_working_directory(struct cli *cli, struct here *here)
+{
+    struct failure failure;
+    if (here_find(NULL, here, &failure) == 0)
+        cli_use_here(cli, here);
+}
+
 int cli_connect(struct cli *cli, struct client **ret)
 {
     if (!cli_load_settings(cli))

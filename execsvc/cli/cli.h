@@ -124,6 +124,9 @@ bool cli_load_settings(struct cli *cli);
  * URL; explicit flags beat the mount's. */
 void cli_use_here(struct cli *cli, const struct here *here);
 
+/* The same with the mount that the working directory is in, if it is in one. */
+void cli_use_working_directory(struct cli *cli, struct here *here);
+
 /* Connects. 0; or a negative errno, and the failure has been printed. */
 int cli_connect(struct cli *cli, struct client **ret);
 

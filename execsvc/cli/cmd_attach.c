@@ -112,7 +112,6 @@ static int run(struct cli *cli, int argc, char **argv, const char *known, int mo
                struct exec_options *o)
 {
     _cleanup_here_ struct here here = {0};
-    struct failure failure;
     if (!exec_hold_standard_descriptors())
         return EXEC_STATUS_NOT_STARTED;
     int r = parse(cli, argc, argv, known, o);
@@ -123,8 +122,7 @@ static int run(struct cli *cli, int argc, char **argv, const char *known, int mo
                                                   : "one command at a time");
         return EXEC_STATUS_NOT_STARTED;
     }
-    if (here_find(NULL, &here, &failure) == 0)
-        cli_use_here(cli, &here);
+    cli_use_working_directory(cli, &here);
     int status = CLI_OK;
     for (int i = optind; i < argc; i++)
         status = attach_to(cli, argv[i], o);

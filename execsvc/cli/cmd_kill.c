@@ -120,9 +120,7 @@ int cmd_kill(struct cli *cli, int argc, char **argv)
         return cli_usage_error(cli, "no command's ID given; `berth ps` shows them");
     _cleanup_here_ struct here here = {0};
     _cleanup_client_ struct client *client = NULL;
-    struct failure failure;
-    if (here_find(NULL, &here, &failure) == 0)
-        cli_use_here(cli, &here);
+    cli_use_working_directory(cli, &here);
     if (cli_connect_warm(cli, &client) < 0)
         return CLI_FAILED;
     int status = CLI_OK;

@@ -199,8 +199,7 @@ int cmd_ps(struct cli *cli, int argc, char **argv)
     _cleanup_here_ struct here here = {0};
     _cleanup_client_ struct client *client = NULL;
     struct failure failure;
-    if (here_find(NULL, &here, &failure) == 0)
-        cli_use_here(cli, &here);
+    cli_use_working_directory(cli, &here);
     if (cli_connect_warm(cli, &client) < 0)
         return CLI_FAILED;
     l.array = l.json ? json_array() : NULL;

@@ -142,61 +142,59 @@ static bool is_cgroup2(int fd)
     return fstatfs(fd, &fs) == 0 && fs.f_type == CGROUP2_SUPER_MAGIC;
 }
 
-/* Where the unified hierarchy is mounted, by mountinfo: ID PARENT DEV ROOT POINT … - TYPE … */
-static int find_mount(char *ret, size_t size)
+/* Takes what it looks for out of a line of a file; false: not in this one. */
+typedef bool line_fn(char *line, char *ret, size_t size);
+
+/* What the first line of the file has that has it. -EOPNOTSUPP: none. */
+static int search_lines(const char *path, line_fn *take, char *ret, size_t size)
 {
-    FILE *f = fopen("/proc/self/mountinfo", "re");
+    FILE *f = fopen(path, "re");
     if (!f)
         return -errno;
     _cleanup_free_ char *line = NULL;
     size_t allocated = 0;
-    int r = -EOPNOTSUPP;
-    while (r < 0 && getline(&line, &allocated, f) > 0) {
-        char root[2], point[512];
-        const char *type = strstr(line, " - ");
-        /* Only a mount of its (namespace's) root: paths of cgroups begin there. */
-        if (type && strncmp(type, " - cgroup2 ", 11) == 0 &&
-            sscanf(line, "%*d %*d %*s %1s %511s", root, point) == 2 && root[0] == '/' &&
-            strstr(line, " / ") && !strchr(point, '\\') && strlen(point) < size) {
-            strcpy(ret, point);
-            r = 0;
-        }
-    }
+    bool found = false;
+    while (!found && getline(&line, &allocated, f) > 0)
+        found = take(line, ret, size);
     (void)fclose(f);
-    return r;
+    return found ? 0 : -EOPNOTSUPP;
 }
 
-/* The path of this process's cgroup within the unified hierarchy. */
-static int find_own(char *ret, size_t size)
+/* Of mountinfo: where the unified hierarchy is mounted. ID PARENT DEV ROOT POINT … - TYPE … */
+static bool take_mount(char *line, char *ret, size_t size)
 {
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    if (!f)
-        return -errno;
-    _cleanup_free_ char *line = NULL;
-    size_t allocated = 0;
-    int r = -EOPNOTSUPP;
-    while (r < 0 && getline(&line, &allocated, f) > 0) {
-        if (strncmp(line, "0::/", 4) != 0)
-            continue;
-        line[strcspn(line, "\n")] = 0;
-        const char *path = line + 3;
-        /* "/..": outside of our cgroup namespace. */
-        if (strlen(path) < size && strncmp(path, "/..", 3) != 0) {
-            strcpy(ret, strcmp(path, "/") == 0 ? "" : path);
-            r = 0;
-        }
-    }
-    (void)fclose(f);
-    return r;
+    char root[2], point[512];
+    const char *type = strstr(line, " - ");
+    /* Only a mount of its (namespace's) root: paths of cgroups begin there. */
+    if (!type || strncmp(type, " - cgroup2 ", 11) != 0 ||
+        sscanf(line, "%*d %*d %*s %1s %511s", root, point) != 2 || root[0] != '/' ||
+        !strstr(line, " / ") || strchr(point, '\\') || strlen(point) >= size)
+        return false;
+    strcpy(ret, point);
+    return true;
+}
+
+/* Of /proc/self/cgroup: this process's path within the unified hierarchy. */
+static bool take_own(char *line, char *ret, size_t size)
+{
+    if (strncmp(line, "0::/", 4) != 0)
+        return false;
+    line[strcspn(line, "\n")] = 0;
+    const char *path = line + 3;
+    /* "/..": outside of our cgroup namespace. */
+    if (strlen(path) >= size || strncmp(path, "/..", 3) == 0)
+        return false;
+    strcpy(ret, strcmp(path, "/") == 0 ? "" : path);
+    return true;
 }
 
 static int find_parent(char **ret, struct failure *ret_failure)
 {
     char mount[512], own[1024];
-    int r = find_mount(mount, sizeof mount);
+    int r = search_lines("/proc/self/mountinfo", take_mount, mount, sizeof mount);
     if (r < 0)
         return failure_set(ret_failure, r, "no cgroup v2 is mounted here");
-    r = find_own(own, sizeof own);
+    r = search_lines("/proc/self/cgroup", take_own, own, sizeof own);
     if (r < 0)
         return failure_set(ret_failure, r, "this process's cgroup is outside of what is mounted");
     if (asprintf(ret, "%s%s", mount, own) < 0)

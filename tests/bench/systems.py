@@ -16,6 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lib import harness as parts  # noqa: E402
+from lib import mounts  # noqa: E402
 
 ROUND_TRIP_MS = 20
 BANDWIDTH = 100_000_000 // 8
@@ -190,7 +191,7 @@ class Sshfs:
         for option in self.options:
             command += ["-o", option]
         self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL)
-        parts.wait_until(lambda: parts.find_mount(self.point), 60, "sshfs mount")
+        parts.wait_until(lambda: mounts.find_mount(self.point), 60, "sshfs mount")
         os.stat(self.tree)
 
     def run_true(self, count):
@@ -209,7 +210,7 @@ class Sshfs:
 
     def close(self):
         if self.process:
-            parts.force_unmount(self.point)
+            mounts.force_unmount(self.point)
             self.process.kill()
             self.process.wait(30)
             self.process = None

@@ -7,7 +7,6 @@ import re
 import resource
 import select
 import socket
-import ssl
 import struct
 import threading
 import time

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from lib import harness as parts
+from lib import mounts
 
 BENCH = parts.REPOSITORY / "tests" / "bench" / "run"
 
@@ -41,4 +42,4 @@ def test_all_tables_are_filled(harness, build_dir, fuse_works):
     assert found["scale"]["small"] is not None and found["scale"]["remount"] is not None
     for way in ("Berth, a holder's connection", "ssh, ControlMaster"):
         assert all(found["exec"]["ms"][way].values()), way
-    assert parts.mounts_below("/tmp/berth-bench-") == []
+    assert mounts.mounts_below("/tmp/berth-bench-") == []

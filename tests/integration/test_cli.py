@@ -10,6 +10,7 @@ import unicodedata
 import pytest
 
 from lib import harness as parts
+from lib import mounts
 
 HOSTILE = [
     pytest.param(b"thread_abc", id="plain"),
@@ -288,7 +289,7 @@ def point(harness):
     path = harness.new_path("point")
     path.mkdir()
     yield path
-    parts.force_unmount(path)
+    mounts.force_unmount(path)
 
 
 @pytest.fixture
@@ -300,7 +301,7 @@ def mounted(run_berth, fuse_works, service, point):
 
 
 def gone(path):
-    parts.wait_until(lambda: not parts.find_mount(path), 10, f"end of the mount at {path}")
+    parts.wait_until(lambda: not mounts.find_mount(path), 10, f"end of the mount at {path}")
 
 
 def driver_ended(pid):
@@ -323,7 +324,7 @@ def test_mount_is_usable_when_it_returns(run_berth, mounted):
     (mounted / "demo" / "f").write_text("x")
     result = run_berth("umount", mounted, check=True)
     assert result.stdout == result.stderr == ""
-    assert not parts.find_mount(mounted)
+    assert not mounts.find_mount(mounted)
     driver_ended(pid)
 
 
@@ -369,7 +370,7 @@ def test_missing_mountpoint(run_berth, service, harness, fuse_works):
 def test_mount_without_a_service(run_berth, harness, point):
     result = run_berth("mount", point, env=harness.env)
     assert result.returncode != 0 and "no such socket" in result.stderr
-    assert not parts.find_mount(point)
+    assert not mounts.find_mount(point)
 
 
 def test_mount_without_berthfs(harness, point):
@@ -396,9 +397,9 @@ def test_umount_of_a_busy_mount_names_who_uses_it(run_berth, harness, mounted):
         result = fails(run_berth("umount", mounted), "in use")
         assert f"pid {sleeper.pid} (sleep): working directory {mounted}/demo" in result.stderr
         assert f"pid {os.getpid()} (" in result.stderr and f"open file {mounted}/demo/open" in result.stderr
-        assert parts.find_mount(mounted)
+        assert mounts.find_mount(mounted)
         run_berth("umount", "-l", mounted, check=True)
-        assert not parts.find_mount(mounted)
+        assert not mounts.find_mount(mounted)
     sleeper.stop()
     driver_ended(pid)
 
@@ -425,7 +426,7 @@ def test_umount_by_other_words_for_the_place(run_berth, harness, mounted, way):
     }[way]
     # Started through a shell: the program itself must be able to leave its directory.
     run_berth("umount", word, check=True, cwd=cwd)
-    assert not parts.find_mount(mounted)
+    assert not mounts.find_mount(mounted)
 
 
 def test_umount_of_what_is_no_mount_of_ours(run_berth, harness, mounted):
@@ -434,7 +435,7 @@ def test_umount_of_what_is_no_mount_of_ours(run_berth, harness, mounted):
     fails(run_berth("umount", mounted / "demo"), f"berth umount {mounted}")
     fails(run_berth("umount", mounted / "nothing"), "")
     fails(run_berth("umount", "/nowhere/at/all"), "No such file")
-    assert parts.find_mount(mounted)
+    assert mounts.find_mount(mounted)
 
 
 def test_umount_of_several_relative_places(run_berth, harness, mounted):
@@ -445,12 +446,12 @@ def test_umount_of_several_relative_places(run_berth, harness, mounted):
         place.mkdir(parents=True)
         run_berth("mount", place, check=True)
     run_berth("umount", "a", "./b", "../rel/c", cwd=harness.directory / "rel", check=True)
-    assert parts.mounts_below(harness.directory / "rel") == []
+    assert mounts.mounts_below(harness.directory / "rel") == []
     # From the working directory, the first word; from "/", the second would be the other mount.
     run_berth("mount", places[0], check=True)
     fails(run_berth("umount", "a", str(mounted).lstrip("/"), cwd=harness.directory / "rel"),
           str(mounted).lstrip("/"))
-    assert parts.find_mount(places[0]) is None and parts.find_mount(mounted)
+    assert mounts.find_mount(places[0]) is None and mounts.find_mount(mounted)
 
 
 def test_umount_of_several_goes_on_after_a_failure(run_berth, harness, mounted):
@@ -458,7 +459,7 @@ def test_umount_of_several_goes_on_after_a_failure(run_berth, harness, mounted):
     other.mkdir()
     run_berth("mount", other, check=True)
     fails(run_berth("umount", mounted, "/nowhere", other), "/nowhere")
-    assert not parts.find_mount(mounted) and not parts.find_mount(other)
+    assert not mounts.find_mount(mounted) and not mounts.find_mount(other)
 
 
 @pytest.mark.parametrize("words", [["visibility", "-m", "/nosuch"], ["umount", "/nosuch"]])

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from lib import harness as parts
+from lib import mounts
 from lib.rawfuse import HOLD, RawMount
 
 # What a command that is not found in time may take beyond the driver's own time-out.
@@ -183,14 +183,14 @@ def test_dead_mount(harness, run_berth, service, raw_mount):
     doctor = run_berth("doctor")
     assert doctor.returncode == 1 and "Transport endpoint is not connected" in doctor.stdout
     run_berth("umount", mount.point, check=True)
-    assert not parts.find_mount(mount.point)
+    assert not mounts.find_mount(mount.point)
 
 
 def test_dead_mount_by_relative_words(harness, run_berth, service, raw_mount):
     mount = raw_mount(answer="{}")
     mount.die()
     run_berth("umount", f"{mount.point.name}/", cwd=mount.point.parent, check=True)
-    assert not parts.find_mount(mount.point)
+    assert not mounts.find_mount(mount.point)
 
 
 def test_mount_whose_driver_is_stopped(harness, run_berth, service, mount):

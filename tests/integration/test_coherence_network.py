@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from lib import agent, harness
+from lib import agent, harness, mounts
 from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 
@@ -193,7 +193,7 @@ def disturbed(service, start_relay, start_mount, workspace, seconds, option="fai
     # Answered without the service, at the latest when the lease is over; and the machine is busy.
     assert max(prompts) < 15
     harness.wait_until(lambda: mount.stats()["coherent"], what="the connection", timeout=20)
-    assert harness.find_mount(mount.path)["id"] == mount.row["id"]
+    assert mounts.find_mount(mount.path)["id"] == mount.row["id"]
     writer.check(workspace / "written")
     writer.check(mount.path / "written")
     with ExecClient(disturbance.service.socket) as client:

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from lib import harness as parts
+from lib import mounts
 
 
 def test_fuse_can_be_mounted(fuse_works):
@@ -112,10 +113,10 @@ def test_a_stuck_mount_is_freed_by_the_watchdog(tmp_path, build_dir, fuse_works)
         assert 0.5 < time.monotonic() - before < 20
         with pytest.raises(parts.HarnessError, match="mount was left"):
             owner.close()
-        assert parts.find_mount(point) is None
+        assert mounts.find_mount(point) is None
     finally:
         os.close(descriptor)
-        parts.force_unmount(point)
+        mounts.force_unmount(point)
         ours.close()
         theirs.close()
 
@@ -140,7 +141,7 @@ def test_a_mount_that_another_namespace_holds_is_ended(mount):
     with subprocess.Popen(["unshare", "--mount", "sh", "-c", "echo; exec sleep 60"], stdout=subprocess.PIPE) as other:
         try:
             other.stdout.readline()
-            assert parts.held_elsewhere(mount.row)
+            assert mounts.held_elsewhere(mount.row)
             started = time.monotonic()
             mount.close()
             assert time.monotonic() - started < parts.STOP_TIMEOUT

@@ -14,7 +14,8 @@ import pytest
 from lib import tree as trees
 from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
-from lib.harness import find_mount, wait_until
+from lib.harness import wait_until
+from lib.mounts import find_mount
 
 TIMEOUT = 1
 LEASE = 3

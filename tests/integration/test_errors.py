@@ -5,7 +5,6 @@ is done on the mount and on a local directory in the same condition, and must en
 
 import contextlib
 import errno
-import fcntl
 import mmap
 import os
 import resource
@@ -15,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from lib.harness import mounts, wait_until
+from lib.harness import wait_until
+from lib.mounts import mounts
 
 KIB, MIB = 1 << 10, 1 << 20
 

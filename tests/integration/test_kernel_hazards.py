@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from lib import harness as parts
+from lib import mounts
 from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 
@@ -246,7 +247,7 @@ def stressed(service, start_mount, tree, seconds):
         print(f"{storms} storms, {workers.done()}")
         assert seconds < PATIENCE or all(workers.done().values())
     except BaseException:
-        parts.abort_mount(mount.row)
+        mounts.abort_mount(mount.row)
         raise
     finally:
         workers.kill()
@@ -278,7 +279,7 @@ def killed(service, start_mount, tree, rounds):
             mount.kill()
             start = time.monotonic()
             # The supervisor takes the mount away; whoever waits in it is let go.
-            parts.wait_until(lambda: not parts.find_mount(path), 30, "the end of the mount")
+            parts.wait_until(lambda: not mounts.find_mount(path), 30, "the end of the mount")
         finally:
             workers.kill()
         print(f"round {number}: {time.monotonic() - start:.2f} s")

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from lib import harness as parts
+from lib import mounts
 
 NOBODY = pwd.getpwnam("nobody")
 AS_NOBODY = f"setpriv --reuid {NOBODY.pw_uid} --regid {NOBODY.pw_gid} --clear-groups"
@@ -58,7 +58,7 @@ def test_mount_and_umount(harness, service, run_berth, point, in_namespace):
     assert result.stdout == "demo\n1\nrefused: 1\ntext\n", result
     assert "mounted at" in result.stderr and "already" in result.stderr
     assert "Read-only file system" in result.stderr
-    assert parts.find_mount(point) is None, "the test's namespace is not the machine's"
+    assert mounts.find_mount(point) is None, "the test's namespace is not the machine's"
     assert (service.root / "workspaces/demo/tree/file").read_text() == "text\n"
 
 

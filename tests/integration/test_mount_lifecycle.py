@@ -12,6 +12,7 @@ import time
 import pytest
 
 from lib import harness as parts
+from lib import mounts
 
 NOBODY = pwd.getpwnam("nobody")
 AS_NOBODY = ["setpriv", "--reuid", str(NOBODY.pw_uid), "--regid", str(NOBODY.pw_gid),
@@ -23,7 +24,7 @@ def point(harness):
     path = harness.new_path("point")
     path.mkdir()
     yield path
-    parts.force_unmount(path)
+    mounts.force_unmount(path)
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_no_service(berthfs, service, point, harness):
     service.stop()
     refused(berthfs(service.url, point), service.url, "berthd")
     refused(berthfs(f"unix:{harness.short}/none", point), "none")
-    assert parts.find_mount(point) is None
+    assert mounts.find_mount(point) is None
 
 
 def test_mountpoints_that_do_not_do(berthfs, service, point, harness, run_berth):
@@ -82,7 +83,7 @@ def test_mountpoints_that_do_not_do(berthfs, service, point, harness, run_berth)
     # The service would wait for itself.
     for inside in (service.root, service.root / "workspaces" / "demo" / "tree"):
         refused(berthfs(service.url, inside), f"mountpoint {inside} is inside {service.root}")
-    assert "fuse.berth" not in {parts.find_mount(above) and parts.find_mount(above)["type"]}
+    assert "fuse.berth" not in {mounts.find_mount(above) and mounts.find_mount(above)["type"]}
 
 
 @pytest.mark.parametrize("arguments,words", [
@@ -115,12 +116,12 @@ def test_no_mountpoint(berthfs):
 
 def test_no_such_workspace(berthfs, service, point):
     refused(berthfs(service.url, point, "-w", "T/none"), "T/none", "berth create")
-    assert parts.find_mount(point) is None
+    assert mounts.find_mount(point) is None
 
 
 def test_a_configured_url_is_the_default(berthfs, service, point):
     assert berthfs(point).returncode == 0
-    assert parts.find_mount(point)["source"] == service.url
+    assert mounts.find_mount(point)["source"] == service.url
 
 
 def in_private_mounts(script):
@@ -162,15 +163,15 @@ def nobody(harness, start_service, fuse_works):
                            timeout=20)
     user.run = run
     yield user
-    parts.force_unmount(point)
+    mounts.force_unmount(point)
 
 
 def test_an_ordinary_user_mounts(nobody, harness):
     nobody.run("berth", "create", "demo").check_returncode()
     result = nobody.run("berthfs", nobody.url, nobody.point)
     assert result.returncode == 0, result
-    assert parts.find_mount(nobody.point)["type"] == "fuse.berth"
-    assert parts.find_mount(nobody.point)["source"] == nobody.url
+    assert mounts.find_mount(nobody.point)["type"] == "fuse.berth"
+    assert mounts.find_mount(nobody.point)["source"] == nobody.url
     script = f"cd {nobody.point}/demo && echo x > f && cat f && stat -c %U f && mkdir ../no"
     result = harness.run([*AS_NOBODY, "sh", "-c", script], cwd="/")
     assert result.stdout == "x\nnobody\n"
@@ -186,7 +187,7 @@ def test_an_ordinary_user_ends_the_mount_by_a_signal(nobody, harness):
     daemon.wait_for_line("mounted")
     daemon.signal(signal.SIGTERM)
     assert daemon.popen.wait(10) == 0
-    assert parts.find_mount(nobody.point) is None
+    assert mounts.find_mount(nobody.point) is None
 
 
 def test_an_ordinary_users_dead_driver_leaves_a_usable_directory(nobody, harness):
@@ -194,7 +195,7 @@ def test_an_ordinary_users_dead_driver_leaves_a_usable_directory(nobody, harness
                            nobody.point, "-f")
     daemon.wait_for_line("mounted")
     daemon.kill()
-    parts.wait_until(lambda: parts.find_mount(nobody.point) is None, what="the clean-up")
+    parts.wait_until(lambda: mounts.find_mount(nobody.point) is None, what="the clean-up")
     assert os.listdir(nobody.point) == []
 
 
@@ -208,7 +209,7 @@ def test_what_an_ordinary_user_may_not(nobody):
     os.chmod(nobody.point, 0o755)
     os.chown(nobody.point, 0, 0)
     refused(nobody.run("berthfs", nobody.url, nobody.point), "fusermount3")
-    assert parts.find_mount(nobody.point) is None
+    assert mounts.find_mount(nobody.point) is None
 
 
 def test_no_fusermount(nobody):
@@ -242,36 +243,36 @@ def test_background(berthfs, service, point, harness, run_berth):
     assert stat.S_IMODE(os.stat(log).st_mode) == 0o600
     os.kill(pid, signal.SIGTERM)
     parts.wait_until(ended(pid), what="the driver's end")
-    assert parts.find_mount(point) is None
+    assert mounts.find_mount(point) is None
     text = log.read_text()
     assert "mounted" in text and "unmounting" in text
 
 
 def test_a_relative_mountpoint(berthfs, service, point):
     assert berthfs(service.url, point.name, cwd=point.parent).returncode == 0
-    assert parts.find_mount(point)["type"] == "fuse.berth"
+    assert mounts.find_mount(point)["type"] == "fuse.berth"
 
 
 def test_as_a_helper_of_mount(berthfs, service, point, run_berth):
     run_berth("create", "demo", check=True)
     options = "rw,_netdev,noauto,user,nofail,x-systemd.automount,noatime,workspace=demo"
     result = berthfs(service.url, point, "-f", "-o", options, name="mount.fuse.berth")
-    assert result.returncode == 0 and parts.find_mount(point) is None, "-f is fake there"
+    assert result.returncode == 0 and mounts.find_mount(point) is None, "-f is fake there"
     result = berthfs(service.url, point, "-v", "-n", "-s", "-o", options, name="mount.fuse.berth")
     assert result.returncode == 0, result
-    row = parts.find_mount(point)
+    row = mounts.find_mount(point)
     assert row["type"] == "fuse.berth"
     assert os.getxattr(point, "user.berth.thread_id") == b"demo"
-    parts.force_unmount(point)
+    mounts.force_unmount(point)
     assert berthfs("none", point, name="mount.fuse.berth").returncode == 0
-    assert parts.find_mount(point)["source"] == service.url
+    assert mounts.find_mount(point)["source"] == service.url
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_unmount(mount, number):
     mount.signal(number)
     assert mount.popen.wait(10) == 0
-    assert parts.find_mount(mount.path) is None
+    assert mounts.find_mount(mount.path) is None
 
 
 def test_a_signal_while_the_mount_is_in_use(mount, run_berth):
@@ -283,7 +284,7 @@ def test_a_signal_while_the_mount_is_in_use(mount, run_berth):
     mount.signal(signal.SIGTERM)
     assert mount.popen.wait(10) == 0
     assert time.monotonic() - started < 5
-    assert parts.find_mount(mount.path) is None
+    assert mounts.find_mount(mount.path) is None
     for call in (lambda: os.write(fd, b"y"), lambda: os.close(fd)):
         with pytest.raises(OSError) as caught:
             call()
@@ -314,7 +315,7 @@ def test_a_signal_while_the_service_is_dead(service, start_mount, run_berth):
     service.kill()
     mount.signal(signal.SIGTERM)
     assert mount.popen.wait(15) == 0
-    assert parts.find_mount(mount.path) is None
+    assert mounts.find_mount(mount.path) is None
 
 
 def test_unmounting_by_others_ends_the_driver(mount):
@@ -326,7 +327,7 @@ def test_a_dead_driver_leaves_a_usable_mountpoint(mount, service, start_mount, r
     run_berth("create", "demo", check=True)
     fd = os.open(mount.path / "demo" / "f", os.O_WRONLY | os.O_CREAT)
     mount.kill()
-    parts.wait_until(lambda: parts.find_mount(mount.path) is None, what="the clean-up")
+    parts.wait_until(lambda: mounts.find_mount(mount.path) is None, what="the clean-up")
     for call in (lambda: os.write(fd, b"y"), lambda: os.close(fd)):
         with pytest.raises(OSError) as caught:
             call()
@@ -364,7 +365,7 @@ def test_the_supervisor_holds_nothing_of_the_driver(mount):
     os.listdir(mount.path)
     mount.signal(signal.SIGTERM)
     assert mount.popen.wait(10) == 0
-    assert parts.find_mount(mount.path) is None
+    assert mounts.find_mount(mount.path) is None
 
 
 def _status(pid):

@@ -9,7 +9,8 @@ import subprocess
 
 import pytest
 
-from lib.harness import find_mount, wait_until
+from lib.harness import wait_until
+from lib.mounts import find_mount
 
 NOBODY = pwd.getpwnam("nobody")
 AS_NOBODY = ["setpriv", "--reuid", str(NOBODY.pw_uid), "--regid", str(NOBODY.pw_gid), "--clear-groups"]

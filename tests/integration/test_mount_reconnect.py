@@ -9,6 +9,7 @@ import time
 import pytest
 
 from lib import harness
+from lib import mounts
 
 
 @pytest.fixture
@@ -257,7 +258,7 @@ def test_another_service_at_the_same_place_ends_the_mount(demo, service, start_s
     start_service(listen=[service.url])
     harness.wait_until(lambda: not mount.running(), what="the driver's end")
     assert "another service" in mount.log
-    assert harness.find_mount(mount.path) is None
+    assert mounts.find_mount(mount.path) is None
 
 
 def test_many_files_are_found_again_at_once(service, start_relay, start_mount, run_berth):

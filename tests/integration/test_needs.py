@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from lib import harness as parts
+from lib import mounts
 from lib import needs
 
 NOBODY = pwd.getpwnam("nobody")
@@ -94,7 +95,7 @@ class UsersMount(parts.Mount):
         def mounted():
             if not self.running():
                 raise parts.HarnessError(f"berthfs ended:\n{self.log}")
-            row = parts.find_mount(self.path)
+            row = mounts.find_mount(self.path)
             return row if row and row["type"].startswith("fuse") else None
         self.row = parts.wait_until(mounted, parts.START_TIMEOUT, f"mount at {self.path}")
 

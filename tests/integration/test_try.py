@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 from lib import harness as parts
+from lib import mounts
 
 TRY = parts.REPOSITORY / "contrib" / "try"
 LIMIT = 300
@@ -37,7 +38,7 @@ def start_try(harness, build_dir, fuse_works):
     try:
         run("--stop", check=False)
     finally:
-        parts.force_unmount(harness.directory)
+        mounts.force_unmount(harness.directory)
         kill_leftover(run.state)
 
 
@@ -74,12 +75,12 @@ def test_try_twice_and_stop(start_try, harness):
     second = start_try()
     assert "berthd already runs" in second.stdout and "already mounted" in second.stdout
     assert service_pid(start_try.state) == pid
-    assert len(parts.mounts_below(start_try.mountpoint)) == 1
+    assert len(mounts.mounts_below(start_try.mountpoint)) == 1
 
     stopped = start_try("--stop")
     assert f"stopped berthd ({pid})" in stopped.stdout
     assert not os.path.exists(f"/proc/{pid}")
-    assert parts.mounts_below(start_try.mountpoint) == []
+    assert mounts.mounts_below(start_try.mountpoint) == []
     assert not start_try.mountpoint.exists()
 
     # Nothing to stop is no error; the files were kept and are shown again.
@@ -96,7 +97,7 @@ def test_try_twice_and_stop(start_try, harness):
 def test_try_at_a_directory_with_a_space_and_purge(start_try, harness):
     place = harness.directory / "a place"
     start_try("--dir", str(place))
-    assert parts.find_mount(place)
+    assert mounts.find_mount(place)
     (place / "demo" / "mine").write_text("kept?")
     # --stop finds the directory of the run before.
     start_try("--stop", "--purge")
@@ -143,7 +144,7 @@ def test_stop_undoes_what_try_did_and_no_more(start_try, harness):
     start_try("--dir", str(other))
     assert "already mounted" in start_try("--dir", str(mine)).stdout
     start_try("--stop")
-    assert parts.mounts_below(harness.directory) == []
+    assert mounts.mounts_below(harness.directory) == []
     assert mine.is_dir() and not other.exists()
 
     assert "removed the workspace demo" in start_try("--stop", "--purge").stdout
@@ -187,11 +188,11 @@ def test_try_as_an_ordinary_user(harness, build_dir, fuse_works):
         out = run().stdout
         assert "exit status: 7" in out and "hello from the mount" in out
         assert os.stat(home / ".local/state/berth").st_uid == user.pw_uid
-        assert parts.find_mount(home / "berth")
+        assert mounts.find_mount(home / "berth")
         run("--stop")
-        assert parts.find_mount(home / "berth") is None
+        assert mounts.find_mount(home / "berth") is None
     finally:
-        parts.force_unmount(home)
+        mounts.force_unmount(home)
         kill_leftover(home / ".local/state")
 
 

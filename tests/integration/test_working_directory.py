@@ -78,8 +78,10 @@ def test_other_rules_leave_it(start_service, start_mount, run_berth, watch):
         os.stat(path)
 
 
-def test_a_report_of_its_name_leaves_it(service, start_mount, run_berth, workspace):
-    """Some changes are this mount's own, and some are undone."""
+@pytest.fixture
+def reported(service, start_mount, run_berth, workspace):
+    """(where it is, its path on a mount) of a directory a/b, of whose name the kernel was told
+    lately; what is done to it in `with paused(service)` is reported at once."""
     (workspace / "a" / "b").mkdir(parents=True)
     mount = start_mount(service, workspace=WORKSPACE)
     wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
@@ -87,29 +89,30 @@ def test_a_report_of_its_name_leaves_it(service, start_mount, run_berth, workspa
     os.stat(path)
     change_rules(run_berth, mount, "first")
     told_lately(path)
+    return workspace / "a" / "b", path
+
+
+def test_a_report_of_its_name_leaves_it(service, reported):
+    """Some changes are this mount's own, and some are undone."""
+    there, path = reported
     with standing_in(path) as place:
         with paused(service):
-            os.rename(workspace / "a" / "b", workspace / "a" / "c")
-            os.rename(workspace / "a" / "c", workspace / "a" / "b")
+            os.rename(there, there.parent / "c")
+            os.rename(there.parent / "c", there)
         barrier(service)
         assert place() == str(path)
 
 
-def test_what_has_another_name_has_lost_its_path(service, start_mount, run_berth, workspace):
-    (workspace / "a" / "b").mkdir(parents=True)
-    mount = start_mount(service, workspace=WORKSPACE)
-    wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
-    path = mount.path / "a" / "b"
-    os.stat(path)
-    change_rules(run_berth, mount, "first")
-    told_lately(path)
+def test_what_has_another_name_has_lost_its_path(service, reported):
+    there, path = reported
     with standing_in(path) as place:
         with paused(service):
-            os.rename(workspace / "a" / "b", workspace / "a" / "c")
-            (workspace / "a" / "b" / "new").mkdir(parents=True)
+            os.rename(there, there.parent / "c")
+            (there / "new").mkdir(parents=True)
         barrier(service)
         assert os.listdir(path) == ["new"]
         assert place() == f"{path} (deleted)"
+
 
 
 @pytest.mark.timeout(120)

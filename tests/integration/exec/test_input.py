@@ -6,8 +6,6 @@ import time
 
 import pytest
 
-from lib.exec_client import WORKSPACE
-
 
 @pytest.fixture
 def endless():

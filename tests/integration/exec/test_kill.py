@@ -10,8 +10,9 @@ import time
 
 import pytest
 
-from lib.exec_client import WORKSPACE, ExecClient
-from lib.harness import abort_mount, find_mount, wait_until
+from lib.exec_client import WORKSPACE
+from lib.harness import wait_until
+from lib.mounts import abort_mount, find_mount
 from lib.processes import children_of, processes_with, unique_sleep
 from lib.rawfuse import HOLD, RawMount
 
@@ -77,7 +78,7 @@ def test_what_takes_no_term_is_killed(client, means):
     """A session of its own, no parent, and nothing that TERM does to it."""
     word = unique_sleep()
     daemon = f"trap '' TERM; : {word}; while :; do sleep 0.1; done"
-    script = f"trap '' TERM; ( setsid sh -c \"$1\" & ) ; while :; do sleep 0.1; done"
+    script = "trap '' TERM; ( setsid sh -c \"$1\" & ) ; while :; do sleep 0.1; done"
     begun = time.monotonic()
     call = client.run(WORKSPACE, ["sh", "-c", script, "sh", daemon], timeout_ms=500)
     assert processes_with(daemon) == []
@@ -292,7 +293,7 @@ def test_service_of_an_ordinary_user(harness):
     os.chown(socket, 65534, 65534)
     user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", "-i", "PATH=/usr/bin:/bin",
             f"HOME={place}", f"XDG_RUNTIME_DIR={socket}", f"BERTH_URL=unix:{socket}/s",
-            f"ASAN_OPTIONS=detect_leaks=0"]
+            "ASAN_OPTIONS=detect_leaks=0"]
     daemon = subprocess.Popen([*user, place / "berthd", "--root", place / "root", "--listen",
                                f"unix:{socket}/s"], cwd="/", start_new_session=True)
     try:

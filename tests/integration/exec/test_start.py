@@ -1,7 +1,6 @@
 """What starts, what does not and why, and what a command finds when it starts."""
 
 import errno
-import os
 import signal
 
 import pytest
