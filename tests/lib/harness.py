@@ -729,6 +729,10 @@ class Harness:
         for directory in (self.directory, self.short):
             if force_unmount(directory):
                 problems.append(HarnessError(f"a mount was left below {directory}"))
+        # A killed program that had looked at a mount of another test, which never answers, ends
+        # with that mount.
+        with contextlib.suppress(TimeoutError):
+            wait_until(lambda: not self._leftovers(), 20)
         left = self._leftovers()
         for pid, _ in left:
             with contextlib.suppress(OSError):

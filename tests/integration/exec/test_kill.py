@@ -16,7 +16,8 @@ from lib.mounts import abort_mount, find_mount
 from lib.processes import children_of, processes_with, unique_sleep
 from lib.rawfuse import HOLD, RawMount
 
-pytestmark = pytest.mark.sandbox
+# They starve the processors on purpose: one after the other.
+pytestmark = [pytest.mark.sandbox, pytest.mark.xdist_group("starving")]
 
 MEANS = {1: "cgroup", 2: "subreaper", 3: "tree"}
 WITHOUT = {"cgroup": "", "subreaper": "cgroup"}
