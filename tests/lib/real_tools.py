@@ -9,8 +9,8 @@ import subprocess
 import sys
 import textwrap
 
-from . import workloads
-from .workloads import run
+from lib import workloads
+from lib.workloads import run
 
 
 def write(directory, name, text, mode=None):

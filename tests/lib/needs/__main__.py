@@ -10,4 +10,4 @@ def main(name, directory, other):
     CHECKS[name](other)
 
 
-main(*sys.argv[1:])
+main(sys.argv[1], sys.argv[2], sys.argv[3])
