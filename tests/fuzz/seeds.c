@@ -212,6 +212,16 @@ static void corpus(const char *dir)
     };
     for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
         write_seed(dir, "fuzz_http", "request", (uint8_t)(16 * i), bytes_of_string(requests[i]));
+    static const char *const entries[] = {
+        "*.example.org:443\na.Example.org.:443",
+        "b\xc3\xbc"
+        "cher.example:*\nxn--bcher-kva.example:1",
+        "[2001:db8::/32]:8080\n[2001:db8::1]:8080",
+        "10.0.0.0/8:*\n10.1.2.3:5",
+        "*:443\n0x7f.1:443",
+    };
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
+        write_seed(dir, "fuzz_allow_list", "entry", (uint8_t)(10 * i), bytes_of_string(entries[i]));
     static const char *const rules[] = {
         "node_modules/\n!/keep/me\nhidden:*.key\n a/b/c.key",
         "profile:ide\nunlisted:/a/**/b\n a/x/y/b/.venv",
