@@ -74,6 +74,7 @@ struct inode {
     uint16_t permissions;  /* the rest of it, when it was told last */
     uint8_t flags;
     uint8_t name_len;
+    bool locked;       /* files: somebody here has asked for a lock by fcntl() */
     char first_name[]; /* with its NUL: name is this until it is another */
 };
 

@@ -242,6 +242,16 @@ static void interrupted(fuse_req_t req, void *context)
     request_cancel(context);
 }
 
+/* From now on it is what the owner locks by, whatever comes of it: that it has closed another one,
+ * of which a copy has been left, must not end what it is about to lock. */
+static void note_asked(struct request *r, uint64_t owner)
+{
+    struct lock_owner *o = find_owner(r->driver, r->inode, owner, false);
+    if (o)
+        o->handle = r->handle->id;
+    r->inode->locked = true;
+}
+
 /* A LOCK_SET for a file that is open; NULL when it was answered already. */
 static struct request *start_set(fuse_req_t req, const struct fuse_file_info *fi)
 {
@@ -285,6 +295,8 @@ void op_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct 
     struct request *r = start_set(req, fi);
     if (!r)
         return;
+    if (lock->l_type != F_UNLCK)
+        note_asked(r, fi->lock_owner);
     r->message.lock_set = (struct wire_lock_set){.owner = fi->lock_owner,
                                                  .start = (uint64_t)lock->l_start,
                                                  .end = last_byte(lock),

@@ -64,11 +64,20 @@ static bool is_written(const struct driver *d, const struct wire_attr *attr)
     return coherence_live(d) && (attr->flags & WIRE_ATTR_WRITTEN) && device_direct_allows_mmap(d);
 }
 
-/* Closing it says nothing that anybody waits for: nothing was written, and no locks are the
- * service's, which end with any descriptor of the file. */
-static bool closes_quietly(const struct driver *d, uint32_t flags)
+/* The kernel waits for nobody when a descriptor is closed, and tells the driver only of the last
+ * copy of it. Nothing was written through one that is open for reading; but with any descriptor of
+ * the file that a process closes, all end that it has locked there by fcntl(). Who may lock is not
+ * known before it does: see semantics.md, Locks, for what is not as locally then. */
+static bool closes_quietly(const struct driver *d, const struct inode *i, uint32_t flags)
 {
-    return d->options->locks_local && !(flags & WIRE_OPEN_WRITE);
+    if (flags & WIRE_OPEN_WRITE)
+        return false;
+    if (d->options->locks_local)
+        return true;
+    const struct handle *h = i->locked ? NULL : i->handles;
+    while (h && !(h->flags & WIRE_OPEN_WRITE))
+        h = h->next;
+    return !i->locked && !h;
 }
 
 /* Into its page cache the kernel takes an answer that ends before what it believes to be the end of
@@ -114,7 +123,7 @@ static void open_done(struct request *r, int error, const struct wire_message *r
     struct fuse_file_info fi = {
         .fh = h->id,
         .direct_io = asked_each_time || is_rewritten(d, r->inode),
-        .noflush = closes_quietly(d, flags),
+        .noflush = closes_quietly(d, r->inode, flags),
         .keep_cache = coherence_keep_cache(d, r->inode, &reply->opened.attr, r->stamp)};
     bool current = r->inode->stamp <= r->stamp;
     if (flags & WIRE_OPEN_TRUNCATE) {
@@ -192,7 +201,7 @@ static void open_here(struct request *r, struct content *c, const struct wire_at
     /* It is right as of now. */
     struct fuse_file_info fi = {.fh = h->id,
                                 .direct_io = rewritten,
-                                .noflush = closes_quietly(d, h->flags),
+                                .noflush = closes_quietly(d, r->inode, h->flags),
                                 .keep_cache =
                                     coherence_keep_cache(d, r->inode, attr, d->inodes.stamp)};
     h->direct = fi.direct_io;

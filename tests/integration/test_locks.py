@@ -10,7 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import time
-from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
+from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, lockf
 
 import pytest
 
@@ -251,6 +251,136 @@ def test_a_fork_does_not_inherit_locks(sides):
     assert two.refused("lock", SETLK, "a", WR, 0, 0) == WOULD_BLOCK
 
 
+# --- files that are open for reading: the kernel tells a mount of the last close alone ------
+
+def free(peer, start=0, length=0):
+    """Whether a write lock is to be had, which is given up again."""
+    if peer.refused("lock", SETLK, "a", WR, start, length) is None:
+        peer.lock(SETLK, "a", UN, start, length)
+        return True
+    return False
+
+
+def opened_for_reading(sides):
+    """A process that has a file open for reading, which nobody here had open to write."""
+    one = sides.open(0)
+    one("close", "a")
+    one("open", "a", os.O_RDONLY)
+    return one
+
+
+@everywhere
+def test_the_close_of_what_was_read_ends_locks(sides):
+    one = opened_for_reading(sides)
+    two = sides.open(1)
+    one.lock(SETLK, "a", RD)
+    assert not free(two)
+    one("close", "a")
+    wait_until(lambda: free(two), what="the lock is free")
+    # Of a file in which somebody has locked each close is told.
+    one("open", "a", os.O_RDONLY)
+    one("dup", "a", "b")
+    one.lock(SETLK, "a", RD)
+    child = one("fork")
+    assert not free(two)
+    one("close", "b")
+    assert free(two)
+    # A description's last as long as it does.
+    one.lock(OFD_SETLK, "a", RD)
+    one("close", "a")
+    assert not free(two)
+    one("reap", child)
+    wait_until(lambda: free(two), what="the lock is free")
+
+
+@everywhere
+def test_a_description_s_locks_outlive_who_read(sides):
+    one = opened_for_reading(sides)
+    two = sides.open(1)
+    one("dup", "a", "b")
+    one.lock(OFD_SETLK, "a", RD)
+    one("fork")
+    one("close", "a")
+    one("close", "b")
+    assert not free(two)
+    one.process.kill()
+    one.process.wait(20)
+    # Its child waits for a pipe that ends with it, and ends as well.
+    wait_until(lambda: free(two), what="the lock is free")
+
+
+@everywhere
+def test_a_lock_by_another_descriptor_stays(sides):
+    one = opened_for_reading(sides)
+    two = sides.open(1)
+    one.lock(SETLK, "a", RD, 0, 10)
+    child = one("fork")
+    one("close", "a")
+    one("open", "b", os.O_RDONLY)
+    one.lock(SETLK, "b", RD, 20, 10)
+    one("reap", child)  # the last close of the first description
+    for _ in range(20):
+        assert not free(two, 20, 10)
+        time.sleep(0.005)
+    one("close", "b")
+    assert free(two)
+
+
+def test_a_lock_under_way_by_another_descriptor_stays(service, start_relay, start_mount, run_berth, harness):
+    run_berth("create", "demo", check=True)
+    far = start_mount(service, url=start_relay(service, delay=150).url).path / "demo"
+    place = Place(harness, "", (far, tree(service)), "f")
+    try:
+        two = place.open(1)
+        one = place.peer(0)
+        one("open", "a", os.O_RDONLY)
+        one.lock(SETLK, "a", RD, 0, 10)
+        child = one("fork")
+        one("close", "a")
+        one("open", "b", os.O_RDONLY)
+        one.begin("lock", SETLK, "b", RD, 20, 10)
+        assert not one.ready(0.05)
+        os.kill(child, signal.SIGKILL)  # the last close of the first description
+        one.end()
+        os.stat(far)
+        assert not free(two, 20, 10)
+    finally:
+        place.close()
+
+
+LATER = {
+    "a copy": (lambda one: one("dup", "a", "b"), lambda one: one("close", "b"), "a"),
+    "a child's copy": (lambda one: one("fork"), lambda one: one("close", "a"), None),
+    "another descriptor": (lambda one: one("open", "b", os.O_RDONLY), lambda one: one("close", "b"), "a"),
+    "a lock to write": (lambda one: one("open", "b", os.O_RDWR), lambda one: one("close", "a"), "b"),
+}
+
+
+@pytest.mark.parametrize("case", LATER)
+@everywhere
+def test_the_first_lock_in_a_file_that_was_open_for_reading(sides, case):
+    """What is not as locally, and how it ends: semantics.md, Locks."""
+    before, close, holder = LATER[case]
+    one = opened_for_reading(sides)
+    child = before(one)
+    two = sides.open(1)
+    if holder == "b":
+        one.lock(SETLK, "b", WR)
+    else:
+        one.lock(SETLK, "a", RD)
+    assert not free(two)
+    close(one)
+    if not sides.label.startswith(("one mount", "two mounts", "a mount")):
+        assert free(two)
+        return
+    assert not free(two)
+    if holder:
+        one("close", holder)
+    else:
+        one("reap", child)
+    wait_until(lambda: free(two), what="the lock is free")
+
+
 # --- waiting -------------------------------------------------------------------------------
 
 WAITS = {
@@ -360,9 +490,10 @@ def test_local_locks_hold_on_this_machine_alone(service, start_mount, run_berth,
         place.close()
 
 
-def test_with_local_locks_closing_what_was_read_asks_nobody(service, start_mount, run_berth):
+@pytest.mark.parametrize("locks", ["server", "local"])
+def test_closing_what_was_read_asks_nobody(service, start_mount, run_berth, locks):
     run_berth("create", "demo", check=True)
-    mount = start_mount(service, options="locks=local")
+    mount = start_mount(service, options=f"locks={locks}")
     path = mount.path / "demo" / "f"
     path.write_bytes(b"x")
 
@@ -374,6 +505,13 @@ def test_with_local_locks_closing_what_was_read_asks_nobody(service, start_mount
         return mount.stats()["kernel"].get("FLUSH", 0) - before
     assert flushes("rb") == 0
     assert flushes("r+b") == 3
+    asked = 3 if locks == "server" else 0  # where who closes may be who has locked
+    with open(path, "r+b"):
+        assert flushes("rb") == asked
+    assert flushes("rb") == 0
+    with open(path, "rb") as file:
+        lockf(file, LOCK_SH)
+    assert flushes("rb") == asked
 
 
 def test_local_locks_of_a_process_end_with_any_descriptor_of_the_file(service, start_mount, run_berth, harness):
