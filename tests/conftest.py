@@ -41,6 +41,17 @@ def build_dir():
     return path
 
 
+def pytest_collection_modifyitems(config, items):
+    """Of a sanitised build, what cannot run with sanitisers is not chosen; of others it is."""
+    berthd = Path(os.environ.get("BERTH_BUILD", parts.REPOSITORY / "build")) / parts.BINARIES["berthd"]
+    content = berthd.read_bytes() if berthd.exists() else b""
+    if b"__asan_init" not in content and b"__tsan_init" not in content:
+        return
+    left = [item for item in items if item.get_closest_marker("unsanitised")]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in left]
+
+
 @pytest.fixture(scope="session")
 def binaries(build_dir):
     return parts.find_binaries(build_dir)

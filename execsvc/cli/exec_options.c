@@ -24,6 +24,8 @@ enum {
     OPTION_DETACH,
     OPTION_ON_DISCONNECT,
     OPTION_MAX_OUTPUT,
+    OPTION_MEMORY,
+    OPTION_PROCESSES,
     OPTION_REATTACH
 };
 
@@ -42,6 +44,8 @@ static const struct option long_options[] = {
     {"detach", no_argument, NULL, OPTION_DETACH},
     {"on-disconnect", required_argument, NULL, OPTION_ON_DISCONNECT},
     {"max-output", required_argument, NULL, OPTION_MAX_OUTPUT},
+    {"memory", required_argument, NULL, OPTION_MEMORY},
+    {"processes", required_argument, NULL, OPTION_PROCESSES},
     {"reattach", required_argument, NULL, OPTION_REATTACH},
     {"cwd", required_argument, NULL, 'C'},
     {"help", no_argument, NULL, 'h'},
@@ -104,7 +108,8 @@ static int parse_reattach(const char *text, uint32_t *ret_s, struct failure *ret
 }
 
 /* Bytes, or with k, M or G a multiple of 1024. */
-static int parse_size(const char *text, uint64_t *ret, struct failure *ret_failure)
+static int parse_size(const char *option, const char *text, uint64_t *ret,
+                      struct failure *ret_failure)
 {
     char *end;
     errno = 0;
@@ -115,9 +120,19 @@ static int parse_size(const char *text, uint64_t *ret, struct failure *ret_failu
     if (end == text || text[0] == '-' || errno || (*end && (!unit || end[1])) || n == 0 ||
         n > (UINT64_MAX >> 1) >> shift)
         return failure_set(ret_failure, -EINVAL,
-                           "--max-output: %s is not a number of bytes (k, M and G are known)",
-                           text);
+                           "%s: %s is not a number of bytes (k, M and G are known)", option, text);
     *ret = (uint64_t)n << shift;
+    return 0;
+}
+
+static int parse_processes(const char *text, uint64_t *ret, struct failure *ret_failure)
+{
+    char *end;
+    errno = 0;
+    long n = strtol(text, &end, 10);
+    if (end == text || *end || errno || n <= 0)
+        return failure_set(ret_failure, -EINVAL, "--processes: %s is not a number above 0", text);
+    *ret = (uint64_t)n;
     return 0;
 }
 
@@ -155,7 +170,11 @@ static int parse_one(struct exec_options *o, int option, struct failure *ret_fai
     else if (option == OPTION_ON_DISCONNECT)
         return parse_on_disconnect(o, optarg, ret_failure);
     else if (option == OPTION_MAX_OUTPUT)
-        return parse_size(optarg, &o->max_output, ret_failure);
+        return parse_size("--max-output", optarg, &o->max_output, ret_failure);
+    else if (option == OPTION_MEMORY)
+        return parse_size("--memory", optarg, &o->memory_max, ret_failure);
+    else if (option == OPTION_PROCESSES)
+        return parse_processes(optarg, &o->processes_max, ret_failure);
     else if (option == OPTION_REATTACH)
         return parse_reattach(optarg, &o->reattach_s, ret_failure);
     else if (option == 's')

@@ -27,6 +27,8 @@ struct exec_options {
     bool keep;           /* it goes on when this client is gone */
     uint32_t reattach_s; /* for how long a lost connection is made again */
     uint64_t max_output; /* bytes of each stream that the service keeps; 0: as it likes */
+    uint64_t memory_max; /* bytes, of all its processes; 0: no limit, as the next */
+    uint64_t processes_max;
 
     /* What is not for the command line of exec. */
     bool only_new;              /* output from now on */

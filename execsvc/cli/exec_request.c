@@ -48,6 +48,8 @@ int exec_request_start(const struct exec_options *o, const struct exec_place *pl
                  .workspace_flags = place->by_name ? WIRE_WORKSPACE_BY_NAME : 0,
                  .timeout_ms = o->timeout_ms,
                  .max_output = o->max_output,
+                 .memory_max = o->memory_max,
+                 .processes_max = o->processes_max,
                  .workspace = bytes_of_string(place->workspace),
                  .id = bytes_of_string(id),
                  .cwd = bytes_of_string(place->directory),

@@ -37,6 +37,7 @@ struct cgroup {
     struct cgroup_base *base;
     uint64_t number;
     int fd;
+    bool memory; /* is limited */
 };
 
 /* --- files ----------------------------------------------------------------------- */
@@ -413,6 +414,7 @@ int cgroup_limit_memory(struct cgroup *cgroup, uint64_t bytes)
     /* Else it would go on, ever slower, from the disk. There may be no swap to limit. */
     if (r == 0)
         (void)write_number(cgroup, "memory.swap.max", 0);
+    cgroup->memory = r == 0;
     return r;
 }
 
@@ -483,7 +485,10 @@ int cgroup_kill(struct cgroup *cgroup)
 
 bool cgroup_out_of_memory(const struct cgroup *cgroup)
 {
-    return key_is_set(cgroup->fd, "memory.events", "oom_group_kill");
+    /* Its own, not what a command did to itself in cgroups that it has made below. The kernel
+     * counts the process that it chooses before that one can end, and the whole after it. */
+    return cgroup->memory && (key_is_set(cgroup->fd, "memory.events.local", "oom_kill") ||
+                              key_is_set(cgroup->fd, "memory.events.local", "oom_group_kill"));
 }
 
 int cgroup_join(int fd, pid_t pid)

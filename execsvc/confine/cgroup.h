@@ -65,7 +65,7 @@ bool cgroup_frozen(const struct cgroup *cgroup);
 /* Kills everything in it at once; what is forked at that moment is killed too. */
 int cgroup_kill(struct cgroup *cgroup);
 
-/* True if the kernel killed it whole for want of memory. */
+/* True if the kernel killed it whole, or is about to, since it needed more memory than its limit. */
 bool cgroup_out_of_memory(const struct cgroup *cgroup);
 
 /* Puts a process into the cgroup whose directory is fd, where clone3 could not put it there; 0: the

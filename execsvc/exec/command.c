@@ -312,10 +312,10 @@ static void verdict_from_wait(struct command *c, const siginfo_t *info)
     /* Set by command_terminate: a reason of ours. */
     if (v->verdict == 0)
         v->verdict = exited ? WIRE_VERDICT_EXITED : WIRE_VERDICT_SIGNALED;
-    /* Only this kills a cgroup whole without having been asked by us. */
+    /* The kernel kills what its limit is for, whole; the receipt says whether that is so. */
     if (v->verdict == WIRE_VERDICT_SIGNALED && v->signal == SIGKILL &&
         kill_set_out_of_memory(c->kill_set))
-        v->verdict = WIRE_VERDICT_OOM_KILLED;
+        command_terminate_within(c, 0, WIRE_VERDICT_OOM_KILLED, "it needed more than its limit");
 }
 
 static void on_report(evutil_socket_t fd, short what, void *context);
@@ -539,6 +539,7 @@ int command_start(struct event_base *base, const struct command_options *options
                   struct command_verdict *ret_verdict)
 {
     enum wire_exec_stage stage = WIRE_STAGE_PIPES;
+    bool unlimited = false;
     struct streams streams;
     int r = streams_open(options->flags, options->rows, options->columns, &streams);
     if (r < 0) {
@@ -573,6 +574,7 @@ int command_start(struct event_base *base, const struct command_options *options
         c->started_ns = clock_monotonic_ns();
         stage = WIRE_STAGE_CONFINE;
         r = kill_set_limit(c->kill_set, options->memory_bytes, options->processes);
+        unlimited = r == -EOPNOTSUPP;
         if (r == 0)
             r = kill_set_spawn(c->kill_set, &spawn, &c->child, &stage);
     }
@@ -583,7 +585,10 @@ int command_start(struct event_base *base, const struct command_options *options
         r = command_make_events(c);
     }
     if (r < 0) {
-        command_verdict_not_started(ret_verdict, stage, r, "%s", strerror(-r));
+        command_verdict_not_started(ret_verdict, stage, r, "%s",
+                                    unlimited ? "limits of memory and processes take a cgroup v2 "
+                                                "with the controllers for them"
+                                              : strerror(-r));
         command_free(c);
         return r;
     }

@@ -461,6 +461,8 @@ static int kept_run(struct kept *c, const struct wire_exec *exec, struct command
         .rows = exec->rows,
         .columns = exec->columns,
         .timeout_ms = exec->timeout_ms,
+        .memory_bytes = exec->memory_max,
+        .processes = exec->processes_max,
         .limits = &k->limits,
         .confinement = k->confinement,
     };

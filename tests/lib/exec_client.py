@@ -52,9 +52,11 @@ class ExecClient:
         self.connection.close()
 
     def start(self, workspace, argv, flags=0, env=(), cwd="", timeout_ms=0, exec_id="", rows=0,
-              columns=0, mount_path="", max_output=0, linger_ms=0):
+              columns=0, mount_path="", max_output=0, linger_ms=0,
+              memory_max=0, processes_max=0):
         call = Call(self.connection.request(
-            "EXEC", flags=flags, max_output=max_output, linger_ms=linger_ms, workspace_flags=0, rows=rows, columns=columns,
+            "EXEC", flags=flags, max_output=max_output, linger_ms=linger_ms, memory_max=memory_max,
+            processes_max=processes_max, workspace_flags=0, rows=rows, columns=columns,
             timeout_ms=timeout_ms, workspace=to_bytes(workspace), id=to_bytes(exec_id),
             cwd=to_bytes(cwd), mount_path=to_bytes(mount_path),
             argv=[to_bytes(word) for word in argv], env=[to_bytes(word) for word in env]))

@@ -1,0 +1,48 @@
+"""Runs in a machine (lib/machine.py): a service in /mnt, and commands with `berth`, one after the other. A program
+of its own, with nothing but the standard library."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+ENVIRONMENT = {**os.environ, "HOME": "/mnt", "XDG_RUNTIME_DIR": "/mnt/run", "BERTH_URL": "unix:/mnt/s"}
+
+
+def living(word):
+    """How many processes have it in their arguments."""
+    count = 0
+    for name in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{name}/cmdline", "rb") as line:
+                count += name.isdigit() and name != str(os.getpid()) and word.encode() in line.read()
+        except OSError:
+            pass
+    return count
+
+
+def main(job):
+    with open(job, encoding="utf-8") as file:
+        job = json.load(file)
+    os.mkdir("/mnt/run", 0o700)
+    service = subprocess.Popen([job["berthd"], "--root", "/mnt/root", "--listen", "unix:/mnt/s"], env=ENVIRONMENT)
+    while not os.path.exists("/mnt/s"):
+        if service.poll() is not None:
+            sys.exit("the service has ended")
+        time.sleep(0.01)
+    answers = {}
+    for name, step in job["steps"].items():
+        begun = time.monotonic()
+        result = subprocess.run([job["berth"], *step], env=ENVIRONMENT, cwd="/mnt", capture_output=True, text=True,
+                                stdin=subprocess.DEVNULL, timeout=120, check=False)
+        answers[name] = {"status": result.returncode, "stdout": result.stdout, "stderr": result.stderr,
+                         "living": living(job["word"]), "took": time.monotonic() - begun}
+    with open(job["answer"] + ".new", "w", encoding="utf-8") as file:
+        json.dump(answers, file)
+    os.rename(job["answer"] + ".new", job["answer"])
+    service.terminate()
+    service.wait(20)
+
+
+main(sys.argv[1])
