@@ -1,7 +1,10 @@
 """What starts, what does not and why, and what a command finds when it starts."""
 
 import errno
+import os
+import pwd
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -169,25 +172,59 @@ def test_arguments_are_never_joined(execute):
     assert result.stdout == ascii(words) + "\n"
 
 
+def odd_environment(names):
+    """What a process can be started with, and then some."""
+    odd = [b"no equals sign", b"=no name", b"==", b"", b"A=B=leak", b"A=leak again", b"\xff\xfe=leak \xff", b"-e=leak",
+           b"new\nline=leak\nPATH=/leak", b"BASH_FUNC_ls%%=() { echo leak; }", b"LONG=" + b"leak" * 20000]
+    odd += [name.encode() + b"=leak-" + name.encode() for name in names]
+    odd += [prefix + b"%d=leak" % i for prefix in (b"LD_", b"BERTH_LEAK_", b"SECRET_", b"LC_", b"\xc3")
+            for i in range(100)]
+    return odd
+
+
+START_WITH = """#!/usr/bin/python3
+import ctypes, os, sys
+odd = {odd!r}
+named = [part.split(b"=", 1)[0] for part in odd]
+environment = [name + b"=" + value for name, value in os.environb.items() if name not in named] + odd
+argv = [b"berthd"] + [os.fsencode(word) for word in sys.argv[1:]]
+array = lambda words: (ctypes.c_char_p * (len(words) + 1))(*words, None)
+ctypes.CDLL(None).execve({program!r}, array(argv), array(environment))
+sys.exit("execve")
+"""
+
+
 def test_environment_is_clean(harness, start_service):
-    """Nothing of the daemon's own environment is seen, whatever is set in it."""
-    names = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "PWD", "OLDPWD",
-             "LC_ALL", "LD_LIBRARY_PATH", "BERTH_TOKEN", "BERTH_URL", "HTTPS_PROXY", "IFS", "PS4",
+    """Nothing of what the daemon, and the keeper after it, was started with is seen, whatever that is."""
+    names = ["HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "TMPDIR", "PWD", "OLDPWD", "LC_ALL", "LANGUAGE", "TZ",
+             "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT_NOT", "GCONV_PATH", "BERTH_TOKEN", "BERTH_URL",
+             "BERTH_WORKSPACE", "BERTH_THREAD_ID", "HTTPS_PROXY", "IFS", "PS4", "ENV", "BASH_ENV", "CDPATH",
              "SSL_CERT_FILE", "XDG_RUNTIME_DIR", "PYTHONPATH", "SECRET"]
-    env = {**harness.env, **{name: f"leak-{name}" for name in names},
-           "PATH": harness.env["PATH"] + ":/leak-PATH", "LD_LIBRARY_PATH": "/leak-LD_LIBRARY_PATH"}
-    service = start_service(env=env)
+    odd = odd_environment(names)
+    wrapper = harness.new_path("berthd-odd")
+    wrapper.write_text(START_WITH.format(odd=odd, program=harness.program("berthd").encode()))
+    wrapper.chmod(0o755)
+    harness.binaries["berthd"] = wrapper
+    service = start_service()
+    user = pwd.getpwuid(os.getuid())
+    base = {"PATH": BASE_PATH, "SHELL": "/bin/sh", "LANG": "C.UTF-8", "HOME": user.pw_dir, "USER": user.pw_name,
+            "LOGNAME": user.pw_name, "BERTH_THREAD_ID": WORKSPACE, "BERTH_WORKSPACE": WORKSPACE}
     harness.run_berth("create", WORKSPACE, check=True)
-    result = harness.run_berth("exec", "-w", WORKSPACE, "--", "/usr/bin/env", "-0", check=True)
-    assert "leak" not in result.stdout
-    found = dict(entry.split("=", 1) for entry in result.stdout.split("\0")[:-1])
-    home = found.pop("HOME")
-    assert home.startswith("/")
-    user = found.pop("USER", None)
-    assert found.pop("LOGNAME", None) == user
-    assert found == {"PATH": BASE_PATH, "SHELL": "/bin/sh", "LANG": "C.UTF-8",
-                     "BERTH_THREAD_ID": WORKSPACE, "BERTH_WORKSPACE": WORKSPACE}
-    assert service.running()
+
+    def seen(*options):
+        result = harness.run_berth("exec", "-w", WORKSPACE, *options, "--", "/usr/bin/env", "-0", check=True)
+        return sorted(result.stdout.split("\0"))
+
+    def expected(**more):
+        return sorted(["", *(f"{name}={value}" for name, value in {**base, **more}.items())])
+
+    started = Path(f"/proc/{service.pid}/environ").read_bytes()
+    assert all(part in started.split(b"\0") for part in odd)
+    assert seen() == expected()
+    assert seen("-e", "A=x=y", "-e", "LANG=de_DE") == expected(A="x=y", LANG="de_DE")
+    service.kill()
+    service.restart()
+    assert seen() == expected()  # from the keeper of the one that was killed
 
 
 def test_callers_variables(execute, harness, service):
