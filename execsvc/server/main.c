@@ -5,26 +5,41 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "egress/process.h"
 #include "keeper/process.h"
 #include "server/options.h"
 #include "server/service.h"
 #include "server/stdio_relay.h"
 
+static enum log_level log_level_of(const struct options *options)
+{
+    for (enum log_level level = LOG_LEVEL_ERROR; level <= LOG_LEVEL_DEBUG; level++)
+        if (options->flags.log_level &&
+            strcmp(options->flags.log_level, log_level_name(level)) == 0)
+            return level;
+    return LOG_LEVEL_INFO;
+}
+
 /* No configuration is read: the service that starts it has. */
 static int keep_commands(const struct options *options)
 {
     struct failure failure;
-    struct keeper_settings settings = {.root = options->flags.root,
-                                       .name = options->keeper_name,
-                                       .keep_s = options->keep_s,
-                                       .log_level = LOG_LEVEL_INFO};
-    for (enum log_level level = LOG_LEVEL_ERROR; level <= LOG_LEVEL_DEBUG; level++)
-        if (options->flags.log_level &&
-            strcmp(options->flags.log_level, log_level_name(level)) == 0)
-            settings.log_level = level;
+    const struct keeper_settings settings = {.root = options->flags.root,
+                                             .name = options->keeper_name,
+                                             .keep_s = options->keep_s,
+                                             .log_level = log_level_of(options)};
     log_setup("berth-keeper", settings.log_level);
     int r = settings.root ? keeper_process_run(&settings, &failure)
                           : failure_set(&failure, -EINVAL, "no --root");
+    if (r < 0)
+        log_error("%s", failure.text);
+    return r < 0 ? 1 : 0;
+}
+
+static int be_egress(const struct options *options)
+{
+    struct failure failure;
+    int r = egress_process_run(options->egress, log_level_of(options), &failure);
     if (r < 0)
         log_error("%s", failure.text);
     return r < 0 ? 1 : 0;
@@ -43,6 +58,8 @@ int main(int argc, char **argv)
         return r < 0 ? 2 : 0;
     if (options.keeper)
         return keep_commands(&options);
+    if (options.egress)
+        return be_egress(&options);
     log_setup("berthd", LOG_LEVEL_INFO);
     _cleanup_service_settings_ struct service_settings settings = {0};
     struct failure failure;

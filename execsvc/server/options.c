@@ -47,6 +47,7 @@ enum {
     OPTION_WATCH,
     OPTION_STDIO,
     OPTION_KEEP_COMMANDS,
+    OPTION_EGRESS,
     OPTION_KEEP_VERDICTS,
     OPTION_VERSION,
 };
@@ -65,6 +66,7 @@ static const struct option long_options[] = {
     {"stdio", no_argument, NULL, OPTION_STDIO},
     {"keep-verdicts", required_argument, NULL, OPTION_KEEP_VERDICTS},
     {"keep-commands", required_argument, NULL, OPTION_KEEP_COMMANDS},
+    {"egress", required_argument, NULL, OPTION_EGRESS},
     {"version", no_argument, NULL, OPTION_VERSION},
     {"help", no_argument, NULL, 'h'},
     {0},
@@ -122,6 +124,9 @@ static int take_option(struct options *o, int option, const char *argument)
         o->keeper = true;
         o->keep_s = strtoull(argument, NULL, 10);
         o->keeper_name = strchr(argument, ',') ? strchr(argument, ',') + 1 : "";
+        return 0;
+    case OPTION_EGRESS:
+        o->egress = argument;
         return 0;
     case OPTION_VERSION:
         (void)puts("berthd " BERTH_VERSION);

@@ -7,6 +7,8 @@ struct options {
     bool stdio;
     bool keeper; /* be the keeper of commands: what the service starts for itself (keeper/process.h)
                   */
+    const char *egress; /* not NULL: be the proxy of commands, with these limits; what the keeper
+                         * starts for itself (egress/process.h) */
     uint64_t keep_s;
     const char *keeper_name;
     struct service_flags flags;

@@ -10,8 +10,8 @@ from lib.failure import HarnessError
 class Certificates:
     """An authority of our own and what it signed, as PEM files.
 
-    ca; server (localhost, 127.0.0.1, ::1), wrong_host, expired, client, each NAME.pem and
-    NAME.key; other_ca with other_server and other_client: an authority nobody trusts.
+    ca; server (localhost, 127.0.0.1, ::1), site (example.org and names in it), wrong_host,
+    expired, client, each NAME.pem and NAME.key; other_ca with other_server and other_client: an authority nobody trusts.
     """
 
     def __init__(self, directory):
@@ -22,6 +22,7 @@ class Certificates:
             self._authority(authority)
             self._sign(f"{prefix}server", authority, names, "serverAuth")
             self._sign(f"{prefix}client", authority, "DNS:client", "clientAuth")
+        self._sign("site", "ca", "DNS:example.org,DNS:*.example.org", "serverAuth")
         self._sign("wrong_host", "ca", "DNS:wrong.example", "serverAuth")
         self._sign("expired", "ca", names, "serverAuth", expired=True)
         self.ca = self.directory / "ca.pem"

@@ -97,7 +97,8 @@ def _children():
 class Process:
     """A program in the background with its output in a log file."""
 
-    def __init__(self, harness, name, argv, env=None, cwd=None, stdin=subprocess.DEVNULL):
+    def __init__(self, harness, name, argv, env=None, cwd=None, stdin=subprocess.DEVNULL,
+                 pass_fds=()):
         self.harness = harness
         self.name = name
         self.argv = [str(argument) for argument in argv]
@@ -108,7 +109,8 @@ class Process:
         with open(self.log_path, "wb") as log:
             self.popen = subprocess.Popen(
                 self.argv, env=env or harness.env, cwd=cwd or harness.directory, stdin=stdin,
-                stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                pass_fds=pass_fds)
         harness.own(self)
 
     @property
