@@ -147,13 +147,20 @@ int content_ask(struct inode_table *t, uint64_t ino, uint64_t generation, bool a
     return 0;
 }
 
+static bool has_its_size(const struct wire_file *file)
+{
+    if (file->flags & WIRE_FILE_ENDS)
+        return file->attr.size > WIRE_FILE_MAX && file->data.len == WIRE_FILE_HEAD + WIRE_FILE_TAIL;
+    return file->attr.size == file->data.len;
+}
+
 bool content_take(struct inode_table *t, struct content *c, const struct wire_file *file, bool keep)
 {
     struct content_store *s = &t->content;
     const struct wire_attr *attr = file ? &file->attr : NULL;
     assert(!c->here);
     keep = keep && c->known && file && !file->error && (attr->flags & WIRE_ATTR_COVERED) &&
-           attr->ino == c->ino && attr->generation == c->generation && attr->size == file->data.len;
+           attr->ino == c->ino && attr->generation == c->generation && has_its_size(file);
     uint8_t *data = keep ? malloc(file->data.len ? file->data.len : 1) : NULL;
     if (!data) {
         drop(t, c);
@@ -163,6 +170,7 @@ bool content_take(struct inode_table *t, struct content *c, const struct wire_fi
     c->data = data;
     c->size = (uint32_t)file->data.len;
     c->attr = *attr;
+    c->ends = file->flags & WIRE_FILE_ENDS;
     c->settled = file->flags & WIRE_FILE_SETTLED;
     c->here = true;
     attrs_changed(t, c->ino, c->generation); /* those of the content are after its being read */
@@ -170,6 +178,21 @@ bool content_take(struct inode_table *t, struct content *c, const struct wire_fi
     s->count++;
     s->bytes += memory_of(c);
     s->pinned_bytes += memory_of(c);
+    return true;
+}
+
+bool content_part(const struct content *c, uint64_t offset, size_t size, struct bytes *ret)
+{
+    uint64_t missing = c->attr.size - c->size; /* behind the head */
+    uint64_t left = offset < c->attr.size ? c->attr.size - offset : 0;
+    size_t len = left < size ? (size_t)left : size;
+    if (c->ends && offset < WIRE_FILE_HEAD + missing) {
+        if (offset >= WIRE_FILE_HEAD || len > WIRE_FILE_HEAD - offset)
+            return false;
+    } else if (len) {
+        offset -= missing;
+    }
+    *ret = bytes_of(c->data + (len ? offset : 0), len);
     return true;
 }
 

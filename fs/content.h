@@ -1,5 +1,5 @@
-/* Content of small files that the service sent whole (READFILES), until somebody opens them and
- * while they are open.
+/* Content of small files that the service sent whole (READFILES), and the two ends of larger ones,
+ * until somebody opens them and while they are open.
  *
  * A content is right as long as it is found here. It was asked for while changes were reported, and
  * every change of its file, of others or of ours, takes it away: one that is here, and one that is
@@ -40,6 +40,7 @@ struct content {
     uint32_t size; /* about, of what is under way */
     uint32_t pins; /* of handles, and of who asked for it */
     bool here;
+    bool ends;    /* the first WIRE_FILE_HEAD bytes of the file and the last WIRE_FILE_TAIL */
     bool known;   /* found by identity */
     bool settled; /* WIRE_FILE_SETTLED */
     bool ahead;   /* nobody wanted it when it was asked for */
@@ -79,6 +80,10 @@ int content_ask(struct inode_table *t, uint64_t ino, uint64_t generation, bool a
  * reported. */
 bool content_take(struct inode_table *t, struct content *c, const struct wire_file *file,
                   bool keep);
+
+/* What a read of size bytes at offset brings, less only at the end of the file. False: it is not
+ * here. */
+bool content_part(const struct content *c, uint64_t offset, size_t size, struct bytes *ret);
 
 /* A file has changed, at least in its attributes. */
 void content_changed(struct inode_table *t, uint64_t ino, uint64_t generation);

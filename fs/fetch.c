@@ -74,7 +74,7 @@ static void file_answered(struct fetch *f, struct content *c, const struct wire_
     struct driver *d = f->driver;
     d->stats.content_received += file ? file->data.len : 0;
     bool here = content_take(&d->inodes, c, file, coherence_live(d));
-    if (here && c->settled) {
+    if (here && c->settled && !c->ends) {
         const struct disk_key key = disk_key_of(&c->attr);
         disk_put(d->disk, &key, file->data);
     }
@@ -126,7 +126,8 @@ void fetch_send(struct fetch *f)
     q->connection = d->inodes.connection;
     q->message.readfiles =
         (struct wire_readfiles){.size = ANSWER_MAX,
-                                .flags = f->no_atime ? WIRE_READFILES_NO_ATIME : 0,
+                                .flags = (f->no_atime ? (uint32_t)WIRE_READFILES_NO_ATIME : 0) |
+                                         (f->ahead ? (uint32_t)WIRE_READFILES_ENDS : 0),
                                 .files = wire_list_of(&f->nodes, f->count)};
     request_send(q, answered);
 }

@@ -174,8 +174,8 @@ void open_late(evutil_socket_t fd, short what, void *context)
     arm_late(d);
 }
 
-/* Answers without the service, which opens the file later; nobody waits for that. c NULL: the
- * kernel has what is in it, but may lose it, and so it is opened at once. */
+/* Answers without the service, which opens the file later; nobody waits for that. It does so at
+ * once when not all of the content is here, or c is NULL: the kernel has it, but may lose it. */
 static void open_here(struct request *r, struct content *c, const struct wire_attr *attr)
 {
     struct driver *d = r->driver;
@@ -207,7 +207,7 @@ static void open_here(struct request *r, struct content *c, const struct wire_at
     h->direct = fi.direct_io;
     if (fuse_reply_open(r->fuse, &fi) != 0)
         handle_release(&d->handles, h);
-    else if (!c && !coherence_serving(d))
+    else if ((!c || c->ends) && !coherence_serving(d))
         repair_handle(d, h, NULL);
     else
         open_later(d, h);

@@ -79,14 +79,19 @@ static ssize_t place_index(const struct walk *w, const struct place *p, size_t c
     return (ssize_t)(w->backward ? p->passed : first - 1 - (p->passed - ahead));
 }
 
+/* Of a large file its ends are asked for. */
+static size_t size_asked(const struct wire_attr *attr)
+{
+    return attr->size <= WIRE_FILE_MAX ? (size_t)attr->size : WIRE_FILE_HEAD + WIRE_FILE_TAIL;
+}
+
 static bool is_wanted(struct driver *d, const struct walk *w, const struct wire_dirent *entry)
 {
     struct inode_table *t = &d->inodes;
     const struct wire_attr *attr = &entry->attr;
     const struct disk_key key = disk_key_of(attr);
-    if (entry->type != S_IFREG || !entry->node || attr->size > WIRE_FILE_MAX ||
-        attr->size > w->window || content_get(t, attr->ino, attr->generation) ||
-        disk_has(d->disk, &key))
+    if (entry->type != S_IFREG || !entry->node || size_asked(attr) > w->window ||
+        content_get(t, attr->ino, attr->generation) || disk_has(d->disk, &key))
         return false;
     /* What the kernel has of it, it has read already. */
     const struct inode *i = inode_identified(t, attr->ino, attr->generation, NULL);
@@ -194,8 +199,8 @@ static bool walk_ask(struct driver *d, struct walk *w)
         return false;
     while (fetch_bytes(f) < room && walk_next(d, w, &steps, &entry)) {
         struct content *c;
-        if (fetch_add(f, entry.node, entry.attr.ino, entry.attr.generation, entry.attr.size, &c) <
-            0) {
+        if (fetch_add(f, entry.node, entry.attr.ino, entry.attr.generation, size_asked(&entry.attr),
+                      &c) < 0) {
             w->places[w->depth - 1].passed--;
             break;
         }

@@ -2,12 +2,13 @@
  *
  * When a small file is opened that is not here, others are asked for beside it, by a walk: the
  * files of its directory, from it on, forward or (when it is the last, or before the one that was
- * opened before) backward, and then round, those above 128 KiB after the others; then those of the
- * directories below, one after the other, each with what is below it, in the same direction, those
- * of more than 64 entries after the others; then those of the directory above. It knows what tree.h
- * knows, has the rest of a directory read ahead of which only a part is known, and leaves out
- * directories whose names begin with a dot: what crawls a tree does not enter them, and who uses
- * one begins there.
+ * opened before) backward, and then round, those above 128 KiB after the others, and of those above
+ * 512 KiB the two ends, where programs look first (git into packs, others for an index); then those
+ * of the directories below, one after the other, each with what is below it, in the same direction,
+ * those of more than 64 entries after the others; then those of the directory above. It knows what
+ * tree.h knows, has the rest of a directory read ahead of which only a part is known, and leaves
+ * out directories whose names begin with a dot: what crawls a tree does not enter them, and who
+ * uses one begins there.
  *
  * A walk asks for as much as fits into its window: the bytes that it has asked for and that nobody
  * has opened. The first window is PREFETCH_FIRST, which holds git's own files in a checkout of some

@@ -62,20 +62,24 @@ void read_answer(struct request *r, struct bytes data)
 
 /* --- reading ----------------------------------------------------------------------- */
 
-static void read_content(struct request *r)
+/* Answers from what the file was opened by. False: it is not there. */
+static bool read_content(struct request *r)
 {
     const struct content *c = r->handle->content;
-    size_t offset = (size_t)r->offset, left = r->offset < c->size ? c->size - offset : 0;
-    read_answer(r, bytes_of(c->data + (left ? offset : 0), left));
+    struct bytes data;
+    if (!c || !content_part(c, r->offset, r->size, &data))
+        return false;
+    if (c->ends && r->offset < WIRE_FILE_HEAD)
+        sequence_begin(r);
+    read_answer(r, data);
+    return true;
 }
 
 static void read_done(struct request *r, int error, const struct wire_message *reply)
 {
     /* Unlinked, say, a moment after it was opened here. */
-    if (error == -ESTALE && r->handle->content) {
-        read_content(r);
+    if (error == -ESTALE && read_content(r))
         return;
-    }
     if (error < 0) {
         request_fail(r, error);
         return;
@@ -99,10 +103,8 @@ void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
     r->offset = (uint64_t)off;
     if (!r->handle->direct)
         read_begins(r);
-    if (r->handle->content && !r->handle->doubtful) {
-        read_content(r);
+    if (!r->handle->doubtful && read_content(r))
         return;
-    }
     attrs_changed(&r->driver->inodes, r->handle->inode->ino, r->handle->inode->generation);
     if (!sequence_read(r))
         read_at_service(r);

@@ -129,10 +129,16 @@ static bool ask(struct request *r)
     return true;
 }
 
+/* Where what is to be asked for ends: the end of the file may be here. */
+static uint64_t end_of(const struct handle *h)
+{
+    return h->content && h->content->ends && !h->doubtful ? h->size - WIRE_FILE_TAIL : h->size;
+}
+
 static void ask_more(struct request *r)
 {
     struct sequence *s = r->handle->sequence;
-    while (s->row >= ROW_MIN && s->end < s->next + s->window && s->end < r->handle->size &&
+    while (s->row >= ROW_MIN && s->end < s->next + s->window && s->end < end_of(r->handle) &&
            *s->bytes + SEQUENCE_PART <= SEQUENCE_MEMORY_MAX && ask(r))
         ;
 }
@@ -150,20 +156,39 @@ static struct sequence *sequence_of(struct request *r)
     return h->sequence;
 }
 
+/* One more in the row, or the first of another. NULL: nothing is read ahead. */
+static struct sequence *step(struct request *r)
+{
+    struct driver *d = r->driver;
+    struct inode *i = r->handle->inode;
+    struct sequence *s = r->handle->size > WIRE_FILE_MAX ? sequence_of(r) : NULL;
+    if (!s)
+        return NULL;
+    if (r->offset != s->next || !is_right(d, i, d->inodes.stamp) || pipeline_pending(d, i))
+        drop_all(s);
+    s->row++;
+    s->next = r->offset + r->size;
+    return s;
+}
+
+void sequence_begin(struct request *r)
+{
+    struct sequence *s = step(r);
+    if (!s)
+        return;
+    if (!s->first)
+        s->end = s->next;
+    ask_more(r);
+}
+
 bool sequence_read(struct request *r)
 {
     struct driver *d = r->driver;
     struct handle *h = r->handle;
-    struct sequence *s = h->size > WIRE_FILE_MAX ? sequence_of(r) : NULL;
+    struct sequence *s = step(r);
     if (!s)
         return false;
-    uint64_t end = r->offset + r->size;
-    bool on = r->offset == s->next && is_right(d, h->inode, d->inodes.stamp) &&
-              !pipeline_pending(d, h->inode);
-    if (!on)
-        drop_all(s);
-    s->row++;
-    s->next = end;
+    uint64_t end = s->next;
     while (s->first && s->first->offset + s->first->size <= r->offset)
         drop_first(s);
     struct part *p = s->first;

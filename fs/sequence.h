@@ -24,5 +24,8 @@ struct sequence;
  * sent. Asks for what follows. */
 bool sequence_read(struct request *r);
 
+/* r is answered from elsewhere: the start of the file is here already. Asks for what follows. */
+void sequence_begin(struct request *r);
+
 /* NULL is fine. When no request of the handle is under way. */
 void sequence_free(struct sequence *s);

@@ -19,7 +19,9 @@
 #define WIRE_THREAD_ID_MAX 1024 /* as promised to agent frameworks */
 #define WIRE_DATA_MAX 0x100000  /* bytes in one READ or WRITE: the kernel's largest request */
 #define WIRE_CHUNK_MAX 0x40000  /* bytes in one stream item: bounds the wait behind it */
-#define WIRE_FILE_MAX 0x80000   /* bytes of a file that READFILES brings */
+#define WIRE_FILE_MAX 0x80000   /* bytes of a file that READFILES brings whole, */
+#define WIRE_FILE_HEAD 0x20000  /* and of the two ends of a larger one */
+#define WIRE_FILE_TAIL 0x40000
 #define WIRE_FILES_MAX 512      /* files of one READFILES: bounds how long it holds a worker */
 #define WIRE_RULES_MAX 32768    /* bytes of one set of visibility rules */
 #define WIRE_LOCK_END INT64_MAX /* last byte of a lock that goes to the end, wherever that is */
@@ -118,6 +120,7 @@ enum wire_tree_flags {
 
 enum wire_readfiles_flags {
     WIRE_READFILES_NO_ATIME = 1, /* as WIRE_OPEN_NO_ATIME: nobody has read them yet */
+    WIRE_READFILES_ENDS = 2,     /* of files larger than WIRE_FILE_MAX too */
 };
 
 enum wire_file_flags {
@@ -125,6 +128,8 @@ enum wire_file_flags {
      * ago that the next one will have another time: (ino, generation, size, mtime, ctime) stand for
      * this content for ever. */
     WIRE_FILE_SETTLED = 1,
+    /* The data are the first WIRE_FILE_HEAD bytes and the last WIRE_FILE_TAIL. */
+    WIRE_FILE_ENDS = 2,
 };
 
 /* A lock's type in LOCK_GET, LOCK_FOUND and LOCK_SET. */

@@ -27,6 +27,8 @@ _Static_assert(FILES_SIZE_MAX + WIRE_FILES_MAX * FILE_SIZE <= WIRE_DATA_MAX, "fi
 struct content {
     int fd;
     size_t limit; /* -E2BIG: it is larger */
+    bool ends;    /* of a large file these are wanted, */
+    bool large;   /* and it is one */
     struct statx stx;
     struct buffer *data;
     bool settled;
@@ -43,14 +45,28 @@ static bool same_version(const struct statx *a, const struct statx *b)
            same_time(&a->stx_mtime, &b->stx_mtime);
 }
 
-/* Reads up to max bytes from the start. */
-static int read_whole(int fd, size_t max, struct buffer *data)
+/* Appends up to max bytes from offset on. */
+static int read_part(int fd, size_t max, uint64_t offset, struct buffer *data)
 {
-    data->len = 0;
+    size_t len = 0;
     int r = buffer_reserve(data, max);
-    if (r < 0)
-        return r;
-    return file_read_at(fd, data->data, max, 0, &data->len);
+    if (r == 0)
+        r = file_read_at(fd, data->data + data->len, max, (off_t)offset, &len);
+    data->len += len;
+    return r;
+}
+
+/* -EAGAIN: it has not the size that it should have. */
+static int read_size(struct content *c, uint64_t size)
+{
+    size_t want = c->large ? WIRE_FILE_HEAD + WIRE_FILE_TAIL : size;
+    c->data->len = 0;
+    int r = c->large ? read_part(c->fd, WIRE_FILE_HEAD, 0, c->data) : 0;
+    /* One more byte than there should be tells that it has grown. */
+    if (r == 0)
+        r = read_part(c->fd, want - c->data->len + 1, c->large ? size - WIRE_FILE_TAIL : 0,
+                      c->data);
+    return r == 0 && c->data->len != want ? -EAGAIN : r;
 }
 
 /* By the clock that the kernel takes file times from. */
@@ -68,18 +84,18 @@ static int read_once(struct content *c)
     int r = grip_statx_fd(c->fd, &before);
     if (r < 0)
         return r;
-    if (before.stx_size > WIRE_FILE_MAX)
+    c->large = before.stx_size > WIRE_FILE_MAX;
+    if (c->large && !c->ends)
         return -EFBIG;
-    if (before.stx_size > c->limit)
+    if ((c->large ? WIRE_FILE_HEAD + WIRE_FILE_TAIL : before.stx_size) > c->limit)
         return -E2BIG;
     c->settled = is_settled(&before);
-    /* One more byte than there should be tells that it has grown. */
-    r = read_whole(c->fd, before.stx_size + 1, c->data);
+    r = read_size(c, before.stx_size);
     if (r == 0)
         r = grip_statx_fd(c->fd, &c->stx);
     if (r < 0)
         return r;
-    return same_version(&before, &c->stx) && c->data->len == c->stx.stx_size ? 0 : -EAGAIN;
+    return same_version(&before, &c->stx) ? 0 : -EAGAIN;
 }
 
 static int read_content(struct content *c)
@@ -99,7 +115,7 @@ static int read_file(struct file_session *session, uint64_t number, uint32_t fla
         WIRE_OPEN_READ | (flags & WIRE_READFILES_NO_ATIME ? (uint32_t)WIRE_OPEN_NO_ATIME : 0);
     _cleanup_node_ struct node *node = NULL;
     _cleanup_close_ int fd = -1;
-    struct content c = {.limit = limit, .data = storage};
+    struct content c = {.limit = limit, .ends = flags & WIRE_READFILES_ENDS, .data = storage};
     *ret = (struct wire_file){.node = number};
     int r = node_get(session, number, &node);
     if (r == 0)
@@ -113,6 +129,7 @@ static int read_file(struct file_session *session, uint64_t number, uint32_t fla
         r = node_attr(node, &c.stx, &ret->attr);
     if (r == 0) {
         ret->flags = c.settled && (ret->attr.flags & WIRE_ATTR_COVERED) ? WIRE_FILE_SETTLED : 0;
+        ret->flags |= c.large ? (uint32_t)WIRE_FILE_ENDS : 0;
         ret->data = buffer_view(storage);
     } else {
         *ret = (struct wire_file){.node = number, .error = (uint32_t)-r};
@@ -150,7 +167,7 @@ static int append_file(struct buffer *list, const struct wire_file *file)
 OPERATION(readfiles)
 {
     const struct wire_readfiles *asked = &m->readfiles;
-    if (asked->flags & ~(uint32_t)WIRE_READFILES_NO_ATIME)
+    if (asked->flags & ~(uint32_t)(WIRE_READFILES_NO_ATIME | WIRE_READFILES_ENDS))
         return -EINVAL;
     _cleanup_buffer_ struct buffer data = {0};
     size_t room = asked->size < FILES_SIZE_MAX ? asked->size : FILES_SIZE_MAX;

@@ -117,6 +117,31 @@ def test_git_status_of_a_cold_repository(workspace, through_relay, run, number_o
     assert second["blocking"] == 0, second
 
 
+@pytest.mark.parametrize("locks", [False, True])
+def test_git_status_of_a_cold_repository_with_a_large_pack(workspace, through_relay, run, locks):
+    """Its ends come before it is opened. The lock's name is made and removed before git goes on."""
+    run(["git", "init", "-q", "."], cwd=workspace, check=True)
+    rng = random.Random(1)
+    for number in range(60):
+        path = workspace / f"src{number % 5}" / f"file{number}"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(rng.randbytes(30000))
+    for command in (["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"], ["gc", "-q"]):
+        run(["git", *command], cwd=workspace, check=True)
+    time.sleep(1.1)
+    run(["git", "status"], cwd=workspace, check=True)
+    mount, count = through_relay()
+    find(mount.path)
+    told = []
+    cost = count(lambda: told.append(run(["git", "status", "--porcelain"], cwd=mount.path,
+                                         env={"GIT_OPTIONAL_LOCKS": "1" if locks else "0"}, check=True).stdout))
+    print(cost)
+    assert told == [""]
+    names = {"CREATE": 1, "UNLINK": 1} if locks else {}
+    assert {kind: cost["kinds"].get(kind, 0) for kind in ("CREATE", "UNLINK", "READ")} == {"CREATE": 0, "UNLINK": 0, **names, "READ": 0}
+    assert cost["round_trips"] <= 1 + len(names) and cost["blocking"] <= 1 + len(names), cost
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_small_directory_is_not_held_up_by_a_large_one(workspace, through_relay):

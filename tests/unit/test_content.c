@@ -6,7 +6,9 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "handle.h"
@@ -153,6 +155,66 @@ static void test_answers_that_are_not_kept(void **state)
     }
 }
 
+/* What a read brings, as text: where it is in the data. "no": it is not here. */
+static const char *part_of(const struct content *c, uint64_t offset, size_t size)
+{
+    static char text[64];
+    struct bytes part = {0};
+    if (!content_part(c, offset, size, &part))
+        return "no";
+    (void)snprintf(text, sizeof text, "%zu+%zu",
+                   part.len ? (size_t)(part.data - c->data) : (size_t)0, part.len);
+    return text;
+}
+
+static void test_parts(void **state)
+{
+    struct world *w = *state;
+    const size_t both = WIRE_FILE_HEAD + WIRE_FILE_TAIL;
+    const uint64_t large = (1ULL << 40) + 5, tail = large - WIRE_FILE_TAIL;
+    char *data = calloc(1, both + 1);
+    assert_non_null(data);
+    struct wire_file file = file_of(1, data, both);
+    enter(w, 1);
+    file.flags = WIRE_FILE_ENDS;
+    /* What is no such file, or of another length, is not kept. */
+    const struct {
+        uint64_t size;
+        size_t len;
+    } wrong[] = {
+        {both, both}, {WIRE_FILE_MAX, both}, {large, both - 1}, {large, both + 1}, {large, 0}};
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        struct content *c = ask(w, 1);
+        file.attr.size = wrong[i].size;
+        file.data = bytes_of(data, wrong[i].len);
+        assert_false(content_take(&w->t, c, &file, true));
+        content_unpin(&w->t, c);
+    }
+    struct content *c = ask(w, 1);
+    file.attr.size = large;
+    file.data = bytes_of(data, both);
+    assert_true(content_take(&w->t, c, &file, true));
+    assert_string_equal(part_of(c, 0, 10), "0+10");
+    assert_string_equal(part_of(c, WIRE_FILE_HEAD - 10, 10), "131062+10");
+    assert_string_equal(part_of(c, WIRE_FILE_HEAD - 10, 11), "no");
+    assert_string_equal(part_of(c, WIRE_FILE_HEAD, 1), "no");
+    assert_string_equal(part_of(c, 0, SIZE_MAX), "no");
+    assert_string_equal(part_of(c, tail - 1, 10), "no");
+    assert_string_equal(part_of(c, tail, 10), "131072+10");
+    assert_string_equal(part_of(c, large - 10, 10), "393206+10");
+    assert_string_equal(part_of(c, large - 10, 1000), "393206+10");
+    assert_string_equal(part_of(c, large, 10), "0+0");
+    assert_string_equal(part_of(c, UINT64_MAX, SIZE_MAX), "0+0");
+    content_unpin(&w->t, c);
+    free(data);
+    /* And of a small file. */
+    c = have(w, 2, "content");
+    assert_string_equal(part_of(c, 0, 100), "0+7");
+    assert_string_equal(part_of(c, 3, 2), "3+2");
+    assert_string_equal(part_of(c, 7, 1), "0+0");
+    assert_string_equal(part_of(c, UINT64_MAX, 1), "0+0");
+}
+
 static void test_open_files_keep_it(void **state)
 {
     struct world *w = *state;
@@ -235,9 +297,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-        TEST(test_it_is_found_while_it_is_right),   TEST(test_what_changes_on_its_way_is_not_kept),
-        TEST(test_answers_that_are_not_kept),       TEST(test_open_files_keep_it),
-        TEST(test_it_goes_with_the_last_reference), TEST(test_memory_is_bounded),
+        TEST(test_it_is_found_while_it_is_right),
+        TEST(test_what_changes_on_its_way_is_not_kept),
+        TEST(test_answers_that_are_not_kept),
+        TEST(test_open_files_keep_it),
+        TEST(test_parts),
+        TEST(test_it_goes_with_the_last_reference),
+        TEST(test_memory_is_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,7 +47,12 @@ static bool next_file(struct fixture *f, uint32_t *offset, struct wire_file *ret
     if (!wire_list_next(&f->reply.message.files.files, offset, &element))
         return false;
     assert_int_equal(wire_decode(WIRE_FILE, element, &m), 0);
-    assert_int_equal(m.file.data.len, m.file.attr.size);
+    if (m.file.flags & WIRE_FILE_ENDS) {
+        assert_true(m.file.attr.size > WIRE_FILE_MAX);
+        assert_int_equal(m.file.data.len, WIRE_FILE_HEAD + WIRE_FILE_TAIL);
+    } else {
+        assert_int_equal(m.file.data.len, m.file.attr.size);
+    }
     if (m.file.error) {
         static const struct wire_attr none;
         assert_same_attr(&m.file.attr, &none);
@@ -190,10 +195,60 @@ static void test_what_is_no_small_file(void **state)
     assert_string_equal(lengths(f, nodes, 3, 4), "0 0 4 ");
 }
 
+/* Writes a byte here and there. */
+static void mark(struct fixture *f, const char *path, off_t offset, char byte)
+{
+    char full[4096];
+    int fd = open(tree_path(f, path, full), O_WRONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, &byte, 1, offset), 1);
+    assert_int_equal(close(fd), 0);
+}
+
+static void test_ends(void **state)
+{
+    struct fixture *f = *state;
+    const size_t size = WIRE_FILE_MAX + 1, both = WIRE_FILE_HEAD + WIRE_FILE_TAIL;
+    struct wire_file file;
+    make_long(f, "large", size);
+    mark(f, "large", 0, 'a');
+    mark(f, "large", WIRE_FILE_HEAD - 1, 'b');
+    mark(f, "large", WIRE_FILE_HEAD, 'c');
+    mark(f, "large", (off_t)size - WIRE_FILE_TAIL - 1, 'd');
+    mark(f, "large", (off_t)size - WIRE_FILE_TAIL, 'e');
+    mark(f, "large", (off_t)size - 1, 'f');
+    make_long(f, "whole", WIRE_FILE_MAX);
+    uint64_t large = (uint64_t)t_walk(f, "large"), whole = (uint64_t)t_walk(f, "whole");
+    assert_int_equal(read_one(f, large, WIRE_READFILES_ENDS, &file), 0);
+    assert_true(file.flags & WIRE_FILE_ENDS);
+    assert_int_equal(file.attr.size, size);
+    assert_int_equal(file.data.len, both);
+    const char marks[] = {(char)file.data.data[0], (char)file.data.data[WIRE_FILE_HEAD - 1],
+                          (char)file.data.data[WIRE_FILE_HEAD], (char)file.data.data[both - 1], 0};
+    assert_string_equal(marks, "abef");
+    assert_null(memchr(file.data.data, 'c', both));
+    assert_null(memchr(file.data.data, 'd', both));
+    assert_int_equal(read_one(f, whole, WIRE_READFILES_ENDS, &file), 0);
+    assert_false(file.flags & WIRE_FILE_ENDS);
+    assert_int_equal(file.data.len, WIRE_FILE_MAX);
+    /* They count as what they are. */
+    const uint64_t nodes[] = {large, large};
+    assert_int_equal(read_files(f, nodes, 2, (uint32_t)(2 * both), WIRE_READFILES_ENDS), 0);
+    assert_int_equal(f->reply.message.files.files.count, 1); /* 512 KiB is all that there is */
+    uint32_t offset = 0;
+    assert_true(next_file(f, &offset, &file));
+    make_file(f, "one", "1");
+    const uint64_t after[] = {(uint64_t)t_walk(f, "one"), large};
+    assert_int_equal(read_files(f, after, 2, (uint32_t)both + 1, WIRE_READFILES_ENDS), 0);
+    assert_int_equal(f->reply.message.files.files.count, 2);
+    assert_int_equal(read_files(f, after, 2, (uint32_t)both, WIRE_READFILES_ENDS), 0);
+    assert_int_equal(f->reply.message.files.files.count, 1);
+}
+
 static void test_malformed(void **state)
 {
     struct fixture *f = *state;
-    assert_int_equal(read_files(f, &f->demo, 1, FULL, 2), -EINVAL);
+    assert_int_equal(read_files(f, &f->demo, 1, FULL, 4), -EINVAL);
     for (size_t len = 0; len <= 9; len += 9 - 2 * (len == 0)) {
         struct buffer list = {0};
         assert_int_equal(wire_list_append(&list, bytes_of("123456789", len)), 0);
@@ -419,6 +474,7 @@ int main(int argc, char **argv)
         TEST(test_in_the_order_asked_for),
         TEST(test_size),
         TEST(test_what_is_no_small_file),
+        TEST(test_ends),
         TEST(test_malformed),
         TEST(test_rules),
         TEST(test_access_time),
