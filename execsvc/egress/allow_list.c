@@ -351,6 +351,25 @@ int allow_list_add(struct allow_list *list, struct bytes entry, struct failure *
     return 0;
 }
 
+int allow_list_copy(const struct allow_list *list, struct allow_list **ret)
+{
+    struct allow_list *copy;
+    int r = allow_list_new(&copy);
+    if (r < 0)
+        return r;
+    if (list->count > 0) {
+        copy->entries = calloc(list->count, sizeof *copy->entries);
+        if (!copy->entries) {
+            allow_list_free(copy);
+            return -ENOMEM;
+        }
+        memcpy(copy->entries, list->entries, list->count * sizeof *copy->entries);
+    }
+    copy->count = list->count;
+    *ret = copy;
+    return 0;
+}
+
 size_t allow_list_count(const struct allow_list *list)
 {
     return list->count;

@@ -41,6 +41,9 @@ void allow_list_free(struct allow_list *list); /* NULL is allowed */
  * ALLOW_ENTRIES_MAX; -ENOMEM. */
 int allow_list_add(struct allow_list *list, struct bytes entry, struct failure *ret_failure);
 
+/* -ENOMEM. */
+int allow_list_copy(const struct allow_list *list, struct allow_list **ret);
+
 size_t allow_list_count(const struct allow_list *list);
 
 /* The entry as it is compared, index < count. Borrowed. */

@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "egress/message.h"
 
 /* Longest part of a target that an answer shows. */
 #define SHOWN_MAX 100
@@ -33,6 +34,7 @@ struct reading {
     const char *why;
     char method[16];
     bool http_1_1;
+    bool complete;
 };
 
 int egress_request_find_end(struct bytes data, size_t *at)
@@ -93,6 +95,7 @@ static int on_head(http_parser *p)
 {
     struct reading *r = p->data;
     (void)snprintf(r->method, sizeof r->method, "%s", http_method_str(p->method));
+    r->complete = true;
     r->http_1_1 = p->http_major == 1 && p->http_minor == 1;
     if (p->http_major != 1)
         r->why = "this is not HTTP/1";
@@ -290,7 +293,17 @@ static int parse_target(const struct reading *r, struct egress_request *q, const
     if (q->connect)
         return parse_authority(r->target, 0, q, ret_why);
     int result = parse_url(r->target, q, &path, ret_why);
-    return result < 0 ? result : write_forward(r, path, q);
+    if (result == 0)
+        result = write_forward(r, path, q);
+    if (result < 0)
+        return result;
+    /* Where it ends is looked for as it passes by: it must be found there what was found here. */
+    struct message m;
+    message_begin_request(&m);
+    *ret_why = "the length of the body cannot be told";
+    return message_feed(&m, q->forward.data, q->forward.len) == q->forward.len && !m.broken
+               ? 0
+               : -EINVAL;
 }
 
 int egress_request_parse(struct bytes head, struct egress_request *ret, char *ret_why,
@@ -313,7 +326,7 @@ int egress_request_parse(struct bytes head, struct egress_request *ret, char *re
         if (memmem(head.data, head.len, "\n ", 2) || memmem(head.data, head.len, "\n\t", 2))
             why = "a folded header field";
         else if (used == head.len && HTTP_PARSER_ERRNO(&parser) == HPE_OK && !reading->why &&
-                 reading->target.len > 0)
+                 reading->complete && reading->target.len > 0)
             why = NULL;
         if (why)
             r = -EINVAL;

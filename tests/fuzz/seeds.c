@@ -212,6 +212,15 @@ static void corpus(const char *dir)
     };
     for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
         write_seed(dir, "fuzz_http", "request", (uint8_t)(16 * i), bytes_of_string(requests[i]));
+    static const char *const proxied[] = {
+        "CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\nearly",
+        "GET http://example.org:81/a?b HTTP/1.1\r\nHost: x\r\nConnection: a, b\r\nb: 1\r\n\r\n",
+        "POST HTTP://[::1] HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+        "OPTIONS http://192.0.2.1 HTTP/1.1\r\nhost:\r\nContent-Length: 3\r\n\r\nabc",
+    };
+    for (size_t i = 0; i < sizeof proxied / sizeof *proxied; i++)
+        write_seed(dir, "fuzz_egress_request", "request", (uint8_t)(16 * i),
+                   bytes_of_string(proxied[i]));
     static const char *const entries[] = {
         "*.example.org:443\na.Example.org.:443",
         "b\xc3\xbc"

@@ -117,7 +117,9 @@ static void refused(void **state)
         {"GET http://h/ HTTP/2.0\r\nHost: a\r\n\r\n", ""},
         {"BREW http://h/ HTTP/1.1\r\nHost: a\r\n\r\n", "no HTTP request"},
         {"GET http://h/ a HTTP/1.1\r\nHost: a\r\n\r\n", ""},
+        {"GET http://h/ HTTP/1.1\r\nHost: h\r\nTransfer-Encodings: x\r\n\r\n", "the length"},
         {"x\r\n\r\n", "no HTTP request"},
+        {"GET http://h/ H\r\n\r\n", "no HTTP request"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct egress_request q;
