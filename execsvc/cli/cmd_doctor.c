@@ -92,8 +92,8 @@ int cmd_doctor(struct cli *cli, int argc, char **argv)
     static void (*const checks[])(struct doctor *) = {
         doctor_check_device,  doctor_check_fusermount, doctor_check_allow_other,
         doctor_check_kernel,  doctor_check_clock,      doctor_check_programs,
-        doctor_check_runtime, doctor_check_settings,   doctor_check_service,
-        doctor_check_mounts,
+        doctor_check_runtime, doctor_check_cache,      doctor_check_settings,
+        doctor_check_service, doctor_check_mounts,
     };
     struct doctor d = {.cli = cli};
     int option;

@@ -3,10 +3,16 @@
 #include <string.h>
 #include <sys/mount.h>
 
+#include "base/clock.h"
 #include "cli/cli.h"
 #include "cli/mounts.h"
 #include "cli/programs.h"
 #include "cli/users.h"
+
+/* Whatever asks a mount something keeps it busy until it is answered: `berth status`, df, a prompt.
+ * So that is no reason to fail, unless it lasts. */
+#define BUSY_NS (NSEC_PER_SEC / 2)
+#define BUSY_PAUSE_NS (20 * NSEC_PER_MSEC)
 
 const char umount_usage[] =
     "usage: berth umount [OPTION] MOUNTPOINT…\n"
@@ -65,12 +71,23 @@ static int unmount_by_helper(char *point, bool lazy, struct buffer *ret_text)
     return strstr((char *)ret_text->data, strerror(EBUSY)) ? -EBUSY : -EPERM;
 }
 
+static int try_unmount(char *point, bool lazy, struct buffer *ret_text)
+{
+    int r = umount2(point, UMOUNT_NOFOLLOW | (lazy ? MNT_DETACH : 0)) < 0 ? -errno : 0;
+    return r == -EPERM ? unmount_by_helper(point, lazy, ret_text) : r;
+}
+
 static int unmount(const struct cli *cli, const struct mount_table *table, char *point, bool lazy)
 {
     _cleanup_buffer_ struct buffer text = {0};
-    int r = umount2(point, UMOUNT_NOFOLLOW | (lazy ? MNT_DETACH : 0)) < 0 ? -errno : 0;
-    if (r == -EPERM)
-        r = unmount_by_helper(point, lazy, &text);
+    uint64_t end = clock_monotonic_ns() + BUSY_NS;
+    int r = try_unmount(point, lazy, &text);
+    while (r == -EBUSY && clock_monotonic_ns() < end) {
+        const struct timespec pause = {.tv_nsec = BUSY_PAUSE_NS};
+        (void)nanosleep(&pause, NULL);
+        buffer_release(&text);
+        r = try_unmount(point, lazy, &text);
+    }
     if (r == -EBUSY)
         explain_busy(cli, table, point);
     else if (r == -ENOENT)

@@ -32,6 +32,7 @@ void doctor_check_clock(struct doctor *d);
 
 /* doctor_service.c */
 void doctor_check_runtime(struct doctor *d);
+void doctor_check_cache(struct doctor *d);
 void doctor_check_settings(struct doctor *d);
 void doctor_check_service(struct doctor *d);
 

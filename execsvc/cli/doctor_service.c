@@ -10,6 +10,7 @@
 #include <sys/un.h>
 
 #include "base/cleanup.h"
+#include "cache/cache.h"
 #include "cli/doctor.h"
 #include "cli/doctor_certificate.h"
 #include "config/paths.h"
@@ -43,6 +44,20 @@ void doctor_check_runtime(struct doctor *d)
                        "XDG_RUNTIME_DIR is not set, so the socket's place is %s", directory);
     else
         doctor_ok(d, "the runtime directory is %s", directory);
+}
+
+/* Mounts go without it, and say so only in their log. */
+void doctor_check_cache(struct doctor *d)
+{
+    struct failure failure;
+    _cleanup_free_ char *path = NULL;
+    _cleanup_close_ int dir = -1;
+    int r = cache_open(false, &dir, &path, &failure);
+    if (r == 0)
+        doctor_ok(d, "contents of files are kept in %s", path);
+    else if (r != -ENOENT) /* the first mount makes it */
+        doctor_warning(d, "until then, mounts keep no contents of files on this machine's disk",
+                       "%s", failure.text);
 }
 
 static const char *url_source(const struct cli *cli)
@@ -141,6 +156,11 @@ static void explain_socket(struct doctor *d, const char *path, const struct fail
     else if (try_socket(path) == -EACCES)
         doctor_problem(d, "only the user who runs the service (and root) may connect",
                        "the socket %s belongs to uid %u", path, (unsigned int)st.st_uid);
+    else if (failure->error == -ETIMEDOUT)
+        doctor_problem(d,
+                       "is it stopped (`kill -CONT`), or does it wait for a disk? Its log may say "
+                       "more; end it and start it again if not",
+                       "the service on the socket %s does not answer", path);
     else
         doctor_problem(d, connect_advice(failure->error), "%s", failure->text);
 }

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import threading
 import time
 import unicodedata
 
@@ -402,6 +403,16 @@ def test_umount_of_a_busy_mount_names_who_uses_it(run_berth, harness, mounted):
         assert not mounts.find_mount(mounted)
     sleeper.stop()
     driver_ended(pid)
+
+
+def test_umount_while_somebody_asks_something(run_berth, mounted):
+    """As `berth status` does, which is over soon."""
+    asking = os.open(mounted, os.O_PATH)
+    end = threading.Timer(0.3, os.close, [asking])
+    end.start()
+    run_berth("umount", mounted, check=True)
+    end.join()
+    assert not mounts.find_mount(mounted)
 
 
 def test_umount_with_a_mount_inside(run_berth, harness, mounted):

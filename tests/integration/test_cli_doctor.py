@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import signal
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +70,15 @@ def test_socket_that_nobody_listens_on(run_berth, harness):
     diagnose(run_berth, "--url", f"unix:{path}", problems=[f"nobody listens on the socket {path}"])
 
 
+def test_a_service_that_is_stopped(run_berth, harness, service):
+    os.kill(service.pid, signal.SIGSTOP)
+    try:
+        text = diagnose(run_berth, problems=[f"the service on the socket {service.socket} does not answer"])
+    finally:
+        os.kill(service.pid, signal.SIGCONT)
+    assert "stopped" in advice_for(text, "does not answer") and "firewall" not in text
+
+
 def test_socket_that_is_none(run_berth, harness):
     path = harness.short / "file"
     path.write_text("")
@@ -118,6 +129,17 @@ def test_command_that_is_none(run_berth):
 
 
 # --- settings ----------------------------------------------------------------------------------
+
+def test_the_directory_of_contents(run_berth, harness, service):
+    cache = Path(harness.env["XDG_CACHE_HOME"]) / "berth"
+    cache.mkdir(parents=True)
+    cache.chmod(0o700)
+    assert f"contents of files are kept in {cache}" in diagnose(run_berth)
+    cache.chmod(0o750)
+    text = diagnose(run_berth)
+    assert re.search(f"warning +{cache}: .*mode 0700", text), text
+    assert "mounts keep no contents" in advice_for(text, f"warning +{cache}")
+
 
 def test_unknown_key_of_the_configuration(run_berth, harness):
     path = harness.new_path("berth.json")
