@@ -26,7 +26,7 @@ static uint32_t flags_of(const struct exec_options *o)
 {
     return (o->input ? WIRE_EXEC_STDIN : 0U) | (o->merge ? WIRE_EXEC_MERGE : 0U) |
            (o->terminal ? WIRE_EXEC_PTY : 0U) | (o->detach ? WIRE_EXEC_DETACH : 0U) |
-           (o->keep ? WIRE_EXEC_KEEP : 0U);
+           (o->keep ? WIRE_EXEC_KEEP : 0U) | (o->id ? WIRE_EXEC_DURABLE : 0U);
 }
 
 int exec_request_start(const struct exec_options *o, const struct exec_place *place, const char *id,

@@ -21,6 +21,7 @@ int follower_new(struct kept *c, struct peer *peer, uint64_t tag, uint32_t flags
         return -ENOMEM;
     }
     *f = (struct follower){.kept = c, .peer = peer, .tag = tag, .flags = flags};
+    held_init(&f->held);
     for (size_t i = 0; i < ARRAY_SIZE(f->until); i++)
         f->until[i] = flags & WIRE_ATTACH_FOLLOW ? UINT64_MAX : spool_geometry(c->spools[i]).end;
     TAILQ_INSERT_TAIL(&c->followers, f, entry);
@@ -44,6 +45,7 @@ void follower_free(struct follower *f)
     if (f->flags & WIRE_ATTACH_HOLD)
         kept_holders_changed(c, f);
     kept_rest(c);
+    held_release(&f->held);
     free(f);
 }
 
@@ -133,7 +135,8 @@ void follower_pump(struct follower *f)
         follower_free(f);
         return;
     }
-    if (r == 0 && (c->state == KEPT_ENDED || !(f->flags & WIRE_ATTACH_FOLLOW)))
+    if (r == 0 &&
+        (c->state == KEPT_ENDED ? !kept_is_settling(c) : !(f->flags & WIRE_ATTACH_FOLLOW)))
         reply(f);
 }
 
@@ -198,10 +201,30 @@ static void on_cancel(struct follower *f, uint32_t flags)
     follower_free(f);
 }
 
+void followers_begin(struct kept *c)
+{
+    struct follower *next;
+    for (struct follower *f = TAILQ_FIRST(&c->followers); f; f = next) {
+        struct peer *p = f->peer;
+        uint64_t tag = f->tag;
+        struct held_message *held;
+        struct wire_message m;
+        next = TAILQ_NEXT(f, entry);
+        while (f && (held = held_take(&f->held))) {
+            if (held_message_read(held, &m))
+                follower_message(f, &m);
+            held_message_free(held);
+            f = table_get(&p->by_tag, tag);
+        }
+    }
+}
+
 void follower_message(struct follower *f, const struct wire_message *m)
 {
     struct kept *c = f->kept;
-    if (m->type == WIRE_EXEC_INPUT)
+    if (kept_is_claimed(c))
+        (void)held_add(&f->held, m);
+    else if (m->type == WIRE_EXEC_INPUT)
         on_input(f, &m->exec_input);
     else if (m->type == WIRE_CANCEL)
         on_cancel(f, m->cancel.flags);

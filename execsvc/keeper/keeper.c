@@ -281,6 +281,8 @@ static int append_command(struct buffer *list, struct kept *c)
     struct wire_message m = {.type = WIRE_EXEC_COMMAND, .exec_command = c->record.command};
     struct wire_exec_command *i = &m.exec_command;
     i->flags &= ~KEEPER_UNSYNCED;
+    if (kept_is_settling(c))
+        i->verdict = WIRE_VERDICT_RUNNING;
     if (c->state != KEPT_ENDED) {
         i->stdout_bytes = spool_geometry(c->spools[0]).end;
         i->stderr_bytes = spool_geometry(c->spools[1]).end;
@@ -334,7 +336,7 @@ static void on_kill(struct keeper *k, struct peer *p, uint64_t tag, const struct
         return;
     int r = -ESRCH;
     if (m->signal != 0) {
-        if (c->state != KEPT_ENDED)
+        if (c->state != KEPT_ENDED && !kept_is_claimed(c))
             r = command_signal(c->command, m->signal);
         if (r == 0)
             peer_send(p, tag, &done);
@@ -580,6 +582,8 @@ static int keeper_begin(struct keeper *k, const char *name)
         r = confinement_new(&confinement, &k->confinement);
     if (r == 0)
         r = clear_new(k);
+    if (r == 0)
+        r = syncer_new(k->base, &k->syncer);
     if (r < 0)
         return r;
     tell_confinement(k);
@@ -646,6 +650,7 @@ void keeper_free(struct keeper *k)
         kept_free(c, false);
     }
     clear_free_all(k);
+    syncer_free(k->syncer);
     table_release(&k->commands);
     table_release(&k->expired);
     request_user_release(&k->user);

@@ -69,6 +69,21 @@ void kept_rest(struct kept *c)
     close_fd(&c->directory);
 }
 
+bool kept_is_claimed(const struct kept *c)
+{
+    return c->state == KEPT_STARTING && !c->command;
+}
+
+bool kept_is_settling(const struct kept *c)
+{
+    return c->state == KEPT_ENDED && c->sync;
+}
+
+static bool is_durable(uint32_t flags)
+{
+    return flags & (WIRE_EXEC_DURABLE | WIRE_EXEC_DETACH | WIRE_EXEC_KEEP);
+}
+
 void kept_save(struct kept *c)
 {
     const struct wire_exec_command *info = &c->record.command;
@@ -151,7 +166,30 @@ static void answer_killers(struct kept *c, uint32_t removed, uint32_t left, uint
     }
 }
 
-/* The verdict is on the disk before anybody is told. */
+static void kept_tell(struct kept *c)
+{
+    struct keeper *k = c->keeper;
+    const struct wire_exec_command *info = &c->record.command;
+    answer_killers(c, info->removed, info->left, info->means, info->text);
+    followers_pump(c);
+    kept_rest(c);
+    /* Nobody can ask for it; what was made for it may take a moment to end. */
+    c->forgotten = c->forgotten || (c->nameless && !c->ran);
+    if (c->forgotten && !c->command && TAILQ_EMPTY(&c->followers))
+        kept_free(c, true);
+    keeper_changed(k);
+}
+
+static void on_verdict_synced(void *context, int error)
+{
+    struct kept *c = context;
+    c->sync = NULL;
+    if (error < 0)
+        log_warning("the verdict of a command cannot be forced to the disk: %s", strerror(-error));
+    kept_tell(c);
+}
+
+/* The verdict is written before anybody is told, and on the disk where that was asked for. */
 static void kept_end(struct kept *c, const struct command_verdict *verdict)
 {
     struct keeper *k = c->keeper;
@@ -165,17 +203,13 @@ static void kept_end(struct kept *c, const struct command_verdict *verdict)
     if (c->linger)
         event_free(take_ptr(c->linger));
     kept_save(c);
-    k->left++;
+    k->left += c->command != NULL;
     (void)kept_look(c);
-    const struct wire_exec_command *info = &c->record.command;
-    answer_killers(c, info->removed, info->left, info->means, info->text);
-    followers_pump(c);
-    kept_rest(c);
-    /* Nobody can ask for it; what was made for it may take a moment to end. */
-    c->forgotten = c->forgotten || (c->nameless && !c->ran);
-    if (c->forgotten && !c->command && TAILQ_EMPTY(&c->followers))
-        kept_free(c, true);
-    keeper_changed(k);
+    if (!c->ran || c->unsaved || !is_durable(c->record.command.flags) ||
+        syncer_add(k->syncer, c->directory, on_verdict_synced, c, &c->sync) < 0)
+        kept_tell(c);
+    else
+        followers_pump(c);
 }
 
 /* --- from the command ------------------------------------------------------------------------ */
@@ -241,7 +275,7 @@ static void on_lingered(evutil_socket_t fd, short what, void *context)
 void kept_holders_changed(struct kept *c, const struct follower *gone)
 {
     const struct follower *f;
-    if (c->state == KEPT_ENDED)
+    if (c->state == KEPT_ENDED || kept_is_claimed(c))
         return;
     TAILQ_FOREACH(f, &c->followers, entry)
     {
@@ -298,6 +332,12 @@ int kept_kill(struct kept *c, const char *by, uint64_t grace_ms, struct killer *
     int r = 0;
     if (c->state == KEPT_ENDED && kept_look(c))
         return -ESRCH;
+    if (kept_is_claimed(c)) {
+        c->unwanted = true;
+        (void)snprintf(c->text, sizeof c->text, "%s", by);
+        TAILQ_INSERT_TAIL(&c->killers, killer, entry);
+        return 0;
+    }
     if (grace_ms == 0) {
         /* Seen first, for the receipt; and nothing may end by TERM that was to be killed. */
         (void)command_processes(c->command);
@@ -368,6 +408,7 @@ static void kept_release(struct kept *c)
         event_free(c->linger);
     close_fd(&c->directory);
     buffer_release(&c->storage);
+    buffer_release(&c->request);
     free(c);
 }
 
@@ -375,6 +416,8 @@ void kept_free(struct kept *c, bool remove)
 {
     struct killer *killer;
     termination_free(c->termination);
+    if (c->sync)
+        sync_job_abandon(c->sync);
     if (c->command && c->state == KEPT_ENDED)
         c->keeper->left--;
     command_free(take_ptr(c->command));
@@ -505,6 +548,53 @@ static int kept_prepare(struct kept *c, const struct wire_exec *exec, struct byt
     return r < 0 ? r : record_write(c->directory, &c->record);
 }
 
+/* It is known on the disk that the ID is taken; or cannot be. */
+static void on_claimed(void *context, int error)
+{
+    struct kept *c = context;
+    struct command_verdict refusal;
+    struct wire_message m;
+    c->sync = NULL;
+    if (c->unwanted) {
+        command_verdict_not_started(&refusal, WIRE_STAGE_REQUEST, -ECANCELED,
+                                    "killed before it started, %.900s", c->text);
+        kept_end(c, &refusal);
+        return;
+    }
+    int r = error < 0 ? error : wire_decode(WIRE_EXEC, buffer_view(&c->request), &m);
+    if (r < 0)
+        command_verdict_not_started(&refusal, WIRE_STAGE_REQUEST, r,
+                                    "it cannot be put on record: %s", strerror(-r));
+    c->started_ns = clock_monotonic_ns();
+    if (r == 0)
+        r = kept_run(c, &m.exec, &refusal);
+    buffer_release(&c->request);
+    if (r < 0) {
+        c->forgotten = true;
+        kept_end(c, &refusal);
+        return;
+    }
+    kept_holders_changed(c, NULL);
+    followers_begin(c);
+}
+
+/* Those that somebody will ask for by their ID are started when a crash of the machine does not let
+ * it be taken again. */
+static int kept_begin(struct kept *c, const struct wire_exec *exec, struct command_verdict *refusal)
+{
+    const struct wire_message m = {.type = WIRE_EXEC, .exec = *exec};
+    c->started_ns = clock_monotonic_ns();
+    if (!is_durable(exec->flags))
+        return kept_run(c, exec, refusal);
+    int r = wire_encode(&c->request, &m);
+    if (r == 0)
+        r = syncer_add(c->keeper->syncer, c->directory, on_claimed, c, &c->sync);
+    if (r < 0)
+        command_verdict_not_started(refusal, WIRE_STAGE_REQUEST, r,
+                                    "it cannot be put on record: %s", strerror(-r));
+    return r;
+}
+
 int kept_start(struct keeper *k, const struct wire_exec *exec, struct bytes id, struct kept **ret,
                struct command_verdict *refusal)
 {
@@ -514,16 +604,17 @@ int kept_start(struct keeper *k, const struct wire_exec *exec, struct bytes id, 
         command_verdict_not_started(refusal, WIRE_STAGE_REQUEST, r,
                                     "it cannot be put on record: %s", strerror(-r));
     } else {
-        c->started_ns = clock_monotonic_ns();
-        r = kept_run(c, exec, refusal);
+        r = kept_begin(c, exec, refusal);
         if (r == 0)
             r = kept_list(c);
-        if (r == -ENOMEM && c->command)
+        if (r == -ENOMEM && (c->command || c->sync))
             command_verdict_not_started(refusal, WIRE_STAGE_REQUEST, r, "%s", strerror(-r));
     }
     if (r < 0) {
         if (c) {
             command_free(c->command);
+            if (c->sync)
+                sync_job_abandon(c->sync);
             if (c->directory >= 0)
                 record_remove_directory(k->exec, exec->workspace, id);
             kept_release(c);

@@ -12,6 +12,8 @@
 #include "keeper/link.h"
 #include "keeper/record.h"
 #include "keeper/request.h"
+#include "keeper/sync.h"
+#include "server/held.h"
 
 struct kept;
 struct clearing;
@@ -35,6 +37,7 @@ struct keeper {
     struct request_user user;
     struct spawn_limits limits;
     struct confinement *confinement;
+    struct syncer *syncer;
     struct table commands; /* the first of each chain, by hash of workspace and ID */
     struct table expired;  /* those that were forgotten for their age, by hash and slot */
     struct table slots;    /* of workspaces that commands were started in, see clear_earlier */
@@ -80,6 +83,9 @@ struct kept {
     char text[1024];         /* record.command.text */
     int directory;           /* while it runs or is read */
     struct spool *spools[2]; /* likewise */
+    struct buffer request;   /* EXEC, until it is known on the disk that the ID is taken */
+    struct sync_job *sync;   /* of that; of the verdict, which nobody is told before its end */
+    bool unwanted;           /* it was killed before it started */
     struct command *command; /* while anything of it may live; after its end: it is `left` */
     struct termination *termination; /* of what is left */
     bool forgotten;                  /* to be freed with the last process */
@@ -108,6 +114,7 @@ struct follower {
     uint32_t flags;    /* WIRE_ATTACH_… */
     bool starter;      /* the EXEC that started it */
     bool told;         /* EXEC_STARTED was sent */
+    struct held held;  /* what came before the command was started */
     uint64_t at[2];    /* sent up to here */
     uint64_t until[2]; /* without FOLLOW: what was there when it came */
 };
@@ -129,6 +136,12 @@ uint64_t kept_hash(struct bytes workspace, struct bytes id);
 /* Ends what lives of it and forgets it; with `remove`, on the disk too. Its followers must be gone.
  */
 void kept_free(struct kept *c, bool remove);
+
+/* Its ID is being taken on the disk: it was not started yet. */
+bool kept_is_claimed(const struct kept *c);
+
+/* It has ended, and nobody may be told how as long as that is on its way to the disk. */
+bool kept_is_settling(const struct kept *c);
 
 /* Replaces its record. */
 void kept_save(struct kept *c);
@@ -163,6 +176,9 @@ void follower_pump(struct follower *f);
 
 /* All of a command's. */
 void followers_pump(struct kept *c);
+
+/* The command was started: what came for it before that is passed on. */
+void followers_begin(struct kept *c);
 
 /* A message within its call. It may have gone afterwards. */
 void follower_message(struct follower *f, const struct wire_message *m);

@@ -86,8 +86,9 @@ static void on_acceptable(evutil_socket_t listener, short what, void *context)
 
 static int open_exec(struct process *p, const char *root, struct failure *ret_failure)
 {
-    p->root = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (p->root < 0 || (mkdirat(p->root, "exec", 0700) < 0 && errno != EEXIST))
+    p->root = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (p->root < 0 || (mkdirat(p->root, "exec", 0700) < 0 && errno != EEXIST) ||
+        fsync(p->root) < 0)
         return failure_set(ret_failure, -errno, "%s: %s", root, strerror(errno));
     p->exec = openat(p->root, "exec", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (p->exec < 0)

@@ -9,7 +9,6 @@
 #include "base/hash.h"
 #include "names/thread_id.h"
 
-#define RECORD_NAME "record"
 #define RECORD_NEW "record.new"
 
 /* Format and version. */

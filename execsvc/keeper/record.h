@@ -4,15 +4,16 @@
  * A record without a verdict whose keeper is gone, and one that is damaged, is of a command whose
  * end nobody knows.
  *
- * It is not forced to the disk: after a crash of the machine a verdict may be lost that was told,
- * and is then unknown, never another one. */
+ * Writing does not force it to the disk (sync.h does): after a crash of the machine a verdict may
+ * be lost that was told, and is then unknown, never another one. */
 #pragma once
 
 #include "base/buffer.h"
 #include "keeper/spool.h"
 #include "wire/wire.h"
 
-/* Names of the spools in the directory. */
+/* Names in the directory: itself, and the spools. */
+#define RECORD_NAME "record"
 #define RECORD_STDOUT "stdout"
 #define RECORD_STDERR "stderr"
 

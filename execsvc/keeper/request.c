@@ -12,7 +12,7 @@
 
 #define FLAGS_KNOWN                                                                           \
     (KEEPER_UNSYNCED | WIRE_EXEC_STDIN | WIRE_EXEC_MERGE | WIRE_EXEC_PTY | WIRE_EXEC_DETACH | \
-     WIRE_EXEC_KEEP)
+     WIRE_EXEC_KEEP | WIRE_EXEC_DURABLE)
 
 /* A user database entry without a usable home. */
 #define HOME_FALLBACK "/"
