@@ -3,73 +3,40 @@ followed is the driver's to say, not the service's."""
 
 import errno
 import os
-import socket
 import stat
-import threading
 
 import pytest
 
-from lib.berthwire import Closed, Connection
+from lib.peer_service import PeerService
 
 LINK, DIRECTORY = 7, 5
 
 
-class LyingService:
+class LyingService(PeerService):
     """Answers every look-up with the same directory, every look-up of "l…" with the same link, and
     the link's text is whatever `text` is. With link_roots, workspaces are links too."""
 
     def __init__(self, path, link_roots=False):
         self.text, self.link_roots = b"x", link_roots
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.listener.bind(str(path))
-        self.listener.listen(8)
-        self.url = f"unix:{path}"
-        self.thread = threading.Thread(target=self._accept, daemon=True)
-        self.thread.start()
+        super().__init__(path)
 
-    def _accept(self):
-        while True:
-            try:
-                sock, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=[Connection.socket(sock, None)], daemon=True).start()
-
-    def _attr(self, link):
+    def attr(self, link):
         kind = stat.S_IFLNK | 0o777 if link else stat.S_IFDIR | 0o755
-        return {"ino": LINK if link else DIRECTORY, "generation": 1, "mode": kind, "nlink": 2, "size": 4096,
-                "uid": os.getuid(), "gid": os.getgid(), "blksize": 4096}
+        return {**super().attr(LINK if link else DIRECTORY, kind), "nlink": 2}
 
-    def _serve(self, wire):
-        try:
-            while b"\r\n\r\n" not in wire.buffer:
-                wire._fill()
-            wire.buffer = wire.buffer.split(b"\r\n\r\n", 1)[1]
-            wire.send_raw(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: berth/1\r\n\r\n")
-            while True:
-                self._answer(wire, wire.receive_new())
-        except (Closed, OSError):
-            wire.close()
-
-    def _answer(self, wire, got):
-        if got.name == "HELLO":
-            wire.send("WELCOME", got.tag, version=1, max_payload=0x400000, max_calls=64, window=0x100000, agent=b"liar")
-        elif got.name == "PING":
-            wire.send("PONG", got.tag, nonce=got["nonce"], lease=1)
-        elif got.name == "WORKSPACE_OPEN":
-            wire.send("WORKSPACE_ROOT", got.tag, node=1, attr=self._attr(self.link_roots), slot=1,
+    def answer(self, wire, got):
+        if got.name == "WORKSPACE_OPEN":
+            wire.send("WORKSPACE_ROOT", got.tag, node=1, attr=self.attr(self.link_roots), slot=1,
                       thread_id=got["key"], name=got["key"])
         elif got.name == "LOOKUP":
             link = got["name"].startswith(b"l")
-            wire.send("ENTRY", got.tag, node=2 if link else 1, attr=self._attr(link))
+            wire.send("ENTRY", got.tag, node=2 if link else 1, attr=self.attr(link))
         elif got.name == "GETATTR":
-            wire.send("ATTRS", got.tag, attr=self._attr(got["node"] == 2 or self.link_roots))
+            wire.send("ATTRS", got.tag, attr=self.attr(got["node"] == 2 or self.link_roots))
         elif got.name == "READLINK":
             wire.send("DATA", got.tag, data=self.text)
-        elif got.name == "STATFS":
-            wire.send("STATFS_REPLY", got.tag)
-        elif got.name not in ("FORGET", "RELEASE"):
-            wire.send("ERROR", got.tag, error=errno.EOPNOTSUPP, text=b"")
+        else:
+            super().answer(wire, got)
 
 
 @pytest.fixture
@@ -81,7 +48,7 @@ def lying(harness, fuse_works, start_mount):
         return services[0], start_mount(url=services[0].url, env=harness.env).path
     yield start
     for service in services:
-        service.listener.close()
+        service.close()
 
 
 def fails_with(number, call, *arguments, **keywords):
