@@ -66,6 +66,11 @@ static const char *effect_name(const struct wire_row *row)
     return "";
 }
 
+static const char *verb_name(const struct wire_row *row)
+{
+    return row->verb == WIRE_VERB_NONE ? "" : wire_verb_name(row->verb);
+}
+
 static int put_field(struct buffer *out, const struct wire_field *field)
 {
     switch (field->type) {
@@ -91,13 +96,13 @@ static int put_field(struct buffer *out, const struct wire_field *field)
 static int put_row(struct buffer *out, const struct wire_row *row)
 {
     const struct wire_row *owner = wire_row(row->owner);
-    int r = buffer_printf(out, "| 0x%04x | **%s** | %s | %s | %s%s%s | %s | %u…%u | %s ", row->type,
-                          row->name, from_name(row), phase_name(row), class_name(row),
+    int r = buffer_printf(out, "| 0x%04x | **%s** | %s | %s | %s%s%s | %s | %s | %u…%u | %s ",
+                          row->type, row->name, from_name(row), phase_name(row), class_name(row),
                           !owner                             ? ""
                           : row->class == WIRE_CLASS_REQUEST ? " → "
                                                              : " in ",
-                          owner ? owner->name : "", effect_name(row), row->min_payload,
-                          row->max_payload, row->summary);
+                          owner ? owner->name : "", effect_name(row), verb_name(row),
+                          row->min_payload, row->max_payload, row->summary);
     for (size_t i = 0; i < row->field_count && r == 0; i++) {
         r = buffer_printf(out, i == 0 ? "<br>" : ", ");
         if (r == 0)
@@ -108,10 +113,11 @@ static int put_row(struct buffer *out, const struct wire_row *row)
 
 static int put_table(struct buffer *out)
 {
-    int r = buffer_printf(out, "%s%s",
-                          "| number | name | from | phase | class | effect | payload | meaning, "
-                          "and fields in order |\n",
-                          "| --- | --- | --- | --- | --- | --- | --- | --- |\n");
+    int r =
+        buffer_printf(out, "%s%s",
+                      "| number | name | from | phase | class | effect | verb | payload | meaning, "
+                      "and fields in order |\n",
+                      "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
     for (size_t i = 0; i < wire_row_count() && r == 0; i++)
         r = put_row(out, wire_row_at(i));
     return r;

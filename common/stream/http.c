@@ -300,7 +300,7 @@ int http_answer_problem(struct buffer *b, int status, const char *detail, const 
         r = append_json(&body, detail);
     if (r == 0)
         r = buffer_printf(&body, "\",\"retry\":%s,\"effect\":\"none\"}\n",
-                          status == 503 ? "true" : "false");
+                          status == 503 || status == 429 ? "true" : "false");
     if (r < 0)
         return r;
     return buffer_printf(b,

@@ -4,7 +4,7 @@
 
 /* The enum of rows' places, the least and greatest payload of each, and its fields. */
 enum {
-#define MESSAGE(NAME, name, number, from, phase, class, effect, owner, summary) PLACE_##NAME,
+#define MESSAGE(NAME, name, number, from, phase, class, effect, verb, owner, summary) PLACE_##NAME,
 #define FIELD_U32(message, field)
 #define FIELD_U64(message, field)
 #define FIELD_TIME(message, field)
@@ -18,7 +18,7 @@ enum {
 
 #define TIME_SIZE 12
 
-#define MESSAGE(NAME, name, number, from, phase, class, effect, owner, summary) \
+#define MESSAGE(NAME, name, number, from, phase, class, effect, verb, owner, summary) \
     enum { MIN_PAYLOAD_##NAME = 0
 #define FIELD_U32(message, field) +4
 #define FIELD_U64(message, field) +8
@@ -31,7 +31,7 @@ enum {
     ;
 #include "wire/messages.def"
 
-#define MESSAGE(NAME, name, number, from, phase, class, effect, owner, summary) \
+#define MESSAGE(NAME, name, number, from, phase, class, effect, verb, owner, summary) \
     enum { MAX_PAYLOAD_##NAME = 0
 #define FIELD_U32(message, field) +4
 #define FIELD_U64(message, field) +8
@@ -44,7 +44,7 @@ enum {
     ;
 #include "wire/messages.def"
 
-#define MESSAGE(NAME, name, number, from, phase, class, effect, owner, summary) \
+#define MESSAGE(NAME, name, number, from, phase, class, effect, verb, owner, summary) \
     _Static_assert(MAX_PAYLOAD_##NAME <= WIRE_PAYLOAD_MAX, #NAME " does not fit a frame");
 #define FIELD_U32(message, field)
 #define FIELD_U64(message, field)
@@ -58,7 +58,7 @@ enum {
 #define FIELD(message, field, ...) \
     {.name = #field, .offset = offsetof(struct wire_message, message.field), __VA_ARGS__},
 
-#define MESSAGE(NAME, name, number, from, phase, class, effect, owner, summary) \
+#define MESSAGE(NAME, name, number, from, phase, class, effect, verb, owner, summary) \
     static const struct wire_field name##_fields[] = {
 #define FIELD_U32(message, field) FIELD(message, field, .type = WIRE_FIELD_U32)
 #define FIELD_U64(message, field) FIELD(message, field, .type = WIRE_FIELD_U64)
@@ -74,20 +74,21 @@ enum {
 #include "wire/messages.def"
 
 static const struct wire_row rows[ROW_COUNT] = {
-#define MESSAGE(NAME, lower, number, sender, when, kind, does, of, text) \
-    {                                                                    \
-        .type = (number),                                                \
-        .name = #NAME,                                                   \
-        .from = WIRE_FROM_##sender,                                      \
-        .phase = WIRE_PHASE_##when,                                      \
-        .class = WIRE_CLASS_##kind,                                      \
-        .effect = WIRE_EFFECT_##does,                                    \
-        .owner = WIRE_##of,                                              \
-        .min_payload = MIN_PAYLOAD_##NAME,                               \
-        .max_payload = MAX_PAYLOAD_##NAME,                               \
-        .fields = lower##_fields,                                        \
-        .field_count = sizeof lower##_fields / sizeof *lower##_fields,   \
-        .summary = text,                                                 \
+#define MESSAGE(NAME, lower, number, sender, when, kind, does, needs, of, text) \
+    {                                                                           \
+        .type = (number),                                                       \
+        .name = #NAME,                                                          \
+        .from = WIRE_FROM_##sender,                                             \
+        .phase = WIRE_PHASE_##when,                                             \
+        .class = WIRE_CLASS_##kind,                                             \
+        .effect = WIRE_EFFECT_##does,                                           \
+        .verb = WIRE_VERB_##needs,                                              \
+        .owner = WIRE_##of,                                                     \
+        .min_payload = MIN_PAYLOAD_##NAME,                                      \
+        .max_payload = MAX_PAYLOAD_##NAME,                                      \
+        .fields = lower##_fields,                                               \
+        .field_count = sizeof lower##_fields / sizeof *lower##_fields,          \
+        .summary = text,                                                        \
     },
 #define FIELD_U32(message, field)
 #define FIELD_U64(message, field)
@@ -102,8 +103,8 @@ static const struct wire_row rows[ROW_COUNT] = {
 const struct wire_row *wire_row(uint32_t type)
 {
     switch (type) {
-#define MESSAGE(NAME, name, number, from, phase, class, effect, owner, summary) \
-    case number:                                                                \
+#define MESSAGE(NAME, name, number, from, phase, class, effect, verb, owner, summary) \
+    case number:                                                                      \
         return &rows[PLACE_##NAME];
 #define FIELD_U32(message, field)
 #define FIELD_U64(message, field)
@@ -475,6 +476,23 @@ int wire_decode(enum wire_type type, struct bytes payload, struct wire_message *
 }
 
 /* --- names --------------------------------------------------------------------- */
+const char *wire_verb_name(enum wire_verb verb)
+{
+    switch (verb) {
+    case WIRE_VERB_NONE:
+        return "none";
+    case WIRE_VERB_READ:
+        return "read";
+    case WIRE_VERB_WRITE:
+        return "write";
+    case WIRE_VERB_EXEC:
+        return "exec";
+    case WIRE_VERB_ADMIN:
+        return "admin";
+    }
+    return "";
+}
+
 const char *wire_verdict_name(uint32_t verdict)
 {
     switch ((enum wire_verdict)verdict) {

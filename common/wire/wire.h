@@ -245,7 +245,7 @@ struct wire_list wire_list_of(const struct buffer *b, uint32_t count);
 
 enum wire_type {
     WIRE_NONE = 0,
-#define MESSAGE(NAME, name, number, from, phase, class, effect, owner, summary) \
+#define MESSAGE(NAME, name, number, from, phase, class, effect, verb, owner, summary) \
     WIRE_##NAME = number,
 #define FIELD_U32(message, field)
 #define FIELD_U64(message, field)
@@ -258,7 +258,8 @@ enum wire_type {
 };
 
 /* struct wire_hello, struct wire_welcome, … */
-#define MESSAGE(NAME, name, number, from, phase, class, effect, owner, summary) struct wire_##name {
+#define MESSAGE(NAME, name, number, from, phase, class, effect, verb, owner, summary) \
+    struct wire_##name {
 #define FIELD_U32(message, field) uint32_t field;
 #define FIELD_U64(message, field) uint64_t field;
 #define FIELD_TIME(message, field) struct wire_time field;
@@ -274,7 +275,7 @@ enum wire_type {
 struct wire_message {
     enum wire_type type;
     union {
-#define MESSAGE(NAME, name, number, from, phase, class, effect, owner, summary) \
+#define MESSAGE(NAME, name, number, from, phase, class, effect, verb, owner, summary) \
     struct wire_##name name;
 #define FIELD_U32(message, field)
 #define FIELD_U64(message, field)
@@ -298,6 +299,8 @@ enum wire_class {
     WIRE_CLASS_RECORD,
 };
 enum wire_effect { WIRE_EFFECT_NONE, WIRE_EFFECT_READS, WIRE_EFFECT_WRITES };
+enum wire_verb { WIRE_VERB_NONE, WIRE_VERB_READ, WIRE_VERB_WRITE, WIRE_VERB_EXEC, WIRE_VERB_ADMIN };
+#define WIRE_VERB_COUNT (WIRE_VERB_ADMIN + 1)
 enum wire_field_type {
     WIRE_FIELD_U32,
     WIRE_FIELD_U64,
@@ -323,6 +326,7 @@ struct wire_row {
     enum wire_phase phase;
     enum wire_class class;
     enum wire_effect effect;
+    enum wire_verb verb;
     enum wire_type owner; /* see messages.def; WIRE_NONE */
     uint32_t min_payload;
     uint32_t max_payload;
@@ -358,6 +362,9 @@ struct wire_header {
 };
 void wire_header_encode(uint8_t out[WIRE_HEADER_SIZE], const struct wire_header *h);
 void wire_header_decode(const uint8_t in[WIRE_HEADER_SIZE], struct wire_header *ret);
+
+/* "none", "read", "write", "exec", "admin". */
+const char *wire_verb_name(enum wire_verb verb);
 
 /* "exited", "not_started", …; "execve", "cwd", …; NULL for unknown numbers. */
 const char *wire_verdict_name(uint32_t verdict);

@@ -59,6 +59,7 @@ int cmd_visibility(struct cli *cli, int argc, char **argv);
 int cmd_status(struct cli *cli, int argc, char **argv);
 int cmd_connection(struct cli *cli, int argc, char **argv);
 int cmd_cache(struct cli *cli, int argc, char **argv);
+int cmd_token(struct cli *cli, int argc, char **argv);
 int cmd_doctor(struct cli *cli, int argc, char **argv);
 int cmd_complete(struct cli *cli, int argc, char **argv);
 int cmd_help(struct cli *cli, int argc, char **argv);
@@ -79,6 +80,7 @@ extern const char visibility_usage[];
 extern const char status_usage[];
 extern const char connection_usage[];
 extern const char cache_usage[];
+extern const char token_usage[];
 extern const char doctor_usage[];
 extern const char help_usage[];
 

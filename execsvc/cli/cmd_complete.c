@@ -260,6 +260,10 @@ static void offer_word(const struct completion *c, const char *command)
     } else if (strcmp(command, "connection") == 0) {
         offer_string(c, "ls", "show those there are");
         offer_string(c, "stop", "end those that are held");
+    } else if (strcmp(command, "token") == 0) {
+        offer_string(c, "create", "let somebody in");
+        offer_string(c, "list", "show who may do what");
+        offer_string(c, "revoke", "let somebody in no more");
     }
 }
 

@@ -61,6 +61,7 @@ const struct cli_command cli_commands[] = {
     {"connection", cmd_connection, "connections that are held for later commands",
      connection_usage},
     {"cache", cmd_cache, "what mounts keep on this machine's disk", cache_usage},
+    {"token", cmd_token, "who may do what at a service of this machine", token_usage},
     {"doctor", cmd_doctor, "find out what is wrong, and what to do", doctor_usage},
     {"complete", cmd_complete, NULL, ""},
     {"help", cmd_help, "explain a command", help_usage},

@@ -39,6 +39,9 @@ int exec_each(struct client *client, const char *workspace, const char *id, exec
         if (r < 0)
             return r;
         r = each_of(&reply->message.exec_commands, each, context, &after, ret_failure);
+        /* The last ones that were looked at may be such that we are not told of. */
+        if (reply->message.exec_commands.after > after)
+            after = reply->message.exec_commands.after;
         more = reply->message.exec_commands.more && after > before;
         wire_frame_free(reply);
     }

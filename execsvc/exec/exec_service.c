@@ -133,6 +133,26 @@ static void relay_lose(struct relay *r)
         call_reply_error(call, -ECONNRESET, text);
 }
 
+/* Leaves out of EXEC_COMMANDS what the client may not learn of: in a workspace that is not for it.
+ * The list is then in *ret. */
+static int leave_out(const struct call *call, struct wire_exec_commands *m, struct buffer *ret)
+{
+    struct bytes element;
+    uint32_t offset = 0, count = 0;
+    while (wire_list_next(&m->items, &offset, &element)) {
+        struct wire_message command;
+        int r = wire_decode(WIRE_EXEC_COMMAND, element, &command);
+        if (r == 0 && !call_shows(call, command.exec_command.workspace))
+            continue;
+        r = r < 0 ? r : wire_list_append(ret, element);
+        if (r < 0)
+            return r;
+        count++;
+    }
+    m->items = wire_list_of(ret, count);
+    return 0;
+}
+
 static void on_seen(void *context, bool all_seen)
 {
     struct relay *r = context;
@@ -147,7 +167,13 @@ static void on_seen(void *context, bool all_seen)
         if (!all_seen)
             m->exec_exit.coherence = WIRE_COHERENCE_UNKNOWN;
     }
-    if (call)
+    _cleanup_buffer_ struct buffer list = {0};
+    int e = 0;
+    if (call && m->type == WIRE_EXEC_COMMANDS)
+        e = leave_out(call, &m->exec_commands, &list);
+    if (call && e < 0)
+        call_reply_error(call, e, NULL);
+    else if (call)
         call_reply(call, m);
     wire_frame_free(reply);
 }

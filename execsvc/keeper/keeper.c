@@ -299,9 +299,10 @@ static int append_command(struct buffer *list, struct kept *c)
 static void on_list(struct keeper *k, struct peer *p, uint64_t tag, const struct wire_exec_list *m)
 {
     _cleanup_buffer_ struct buffer list = {0};
-    const uint32_t most = wire_row(WIRE_EXEC_COMMANDS)->fields[1].max_count;
+    const uint32_t most = wire_row(WIRE_EXEC_COMMANDS)->fields[2].max_count;
     uint32_t limit = m->count > 0 && m->count < most ? m->count : most;
     uint32_t count = 0;
+    uint64_t last = m->after;
     bool more = false;
     struct kept *c;
     TAILQ_FOREACH(c, &k->all, entry)
@@ -319,11 +320,12 @@ static void on_list(struct keeper *k, struct peer *p, uint64_t tag, const struct
             peer_send_error(p, tag, r, NULL);
             return;
         }
+        last = i->serial;
         count++;
     }
     const struct wire_message reply = {
         .type = WIRE_EXEC_COMMANDS,
-        .exec_commands = {.more = more, .items = wire_list_of(&list, count)}};
+        .exec_commands = {.more = more, .after = last, .items = wire_list_of(&list, count)}};
     peer_send(p, tag, &reply);
 }
 

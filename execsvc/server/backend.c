@@ -8,7 +8,13 @@ struct backend {
     struct connection *connection; /* NULL once that has ended */
     struct lane *lane;
     struct file_session *files;
+    struct grant *grant;
 };
+
+static bool shows(const void *context, struct bytes thread_id)
+{
+    return grant_covers(context, thread_id);
+}
 
 static void on_run(void *context, struct job *job)
 {
@@ -32,10 +38,11 @@ static void on_finished(void *context)
 {
     struct backend *b = context;
     lock_waits_unlocked(b->server->lock_waits, REPLY_UNLOCKED_ANY);
+    grant_unref(b->grant);
     free(b);
 }
 
-int backend_new(struct server *s, struct connection *c, struct backend **ret)
+int backend_new(struct server *s, struct connection *c, struct grant *grant, struct backend **ret)
 {
     struct backend *b = calloc(1, sizeof *b);
     if (!b)
@@ -44,6 +51,8 @@ int backend_new(struct server *s, struct connection *c, struct backend **ret)
     b->connection = c;
     int r = file_session_new(s->store, &b->files);
     if (r == 0) {
+        if (!grant->everything)
+            file_session_set_filter(b->files, shows, grant);
         const struct lane_events events = {.run = on_run,
                                            .done = on_done,
                                            .finish = on_finish,
@@ -56,6 +65,7 @@ int backend_new(struct server *s, struct connection *c, struct backend **ret)
         free(b);
         return r;
     }
+    b->grant = grant_ref(grant);
     *ret = b;
     return 0;
 }

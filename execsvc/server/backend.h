@@ -6,8 +6,8 @@
 
 struct backend;
 
-/* -ENOMEM. */
-int backend_new(struct server *s, struct connection *c, struct backend **ret);
+/* grant: of its client. -ENOMEM. */
+int backend_new(struct server *s, struct connection *c, struct grant *grant, struct backend **ret);
 
 struct lane *backend_lane(const struct backend *b);
 

@@ -31,6 +31,9 @@ int call_send_kept(struct call *c, const struct wire_message *message);
 size_t call_credit(const struct call *c);
 int call_grant(struct call *c, size_t bytes);
 
+/* Whether its client may learn of this workspace. */
+bool call_shows(const struct call *c, struct bytes thread_id);
+
 /* Its client has a connection now. */
 bool call_connected(const struct call *c);
 

@@ -21,6 +21,9 @@
 /* Output that is more than a few records. */
 #define CORKED_MIN 0x10000
 
+/* How soon a grant that was taken back is over for who has got in by it. */
+#define GRANTS_TICK_S 1
+
 #define STATE_COUNT (CONNECTION_ENDED + 1)
 
 static const char *const state_names[STATE_COUNT] = {
@@ -135,6 +138,7 @@ void connection_free(struct connection *c)
         event_free(c->timer);
     http_reader_free(c->http);
     session_free(c->session);
+    grant_unref(c->grant);
     c->server->connections_alive--;
     free(c);
 }
@@ -311,6 +315,11 @@ struct session *connection_session(const struct connection *c)
     return c->session;
 }
 
+struct grant *connection_grant(const struct connection *c)
+{
+    return c->grant;
+}
+
 struct lane *connection_lane(const struct connection *c)
 {
     return backend_lane(c->backend);
@@ -426,7 +435,7 @@ static void hello_done(struct connection *c)
 {
     if (session_peer(c->session)->resumed)
         return; /* see read_frames */
-    int r = backend_new(c->server, c, &c->backend);
+    int r = backend_new(c->server, c, c->grant, &c->backend);
     if (r < 0) {
         connection_end(c, LOG_LEVEL_ERROR, "no memory for its files");
         return;
@@ -532,6 +541,13 @@ static void answer(struct connection *c, const struct buffer *text)
     begin_closing(c);
 }
 
+static void watch_grants(struct server *s)
+{
+    const struct timeval tick = {.tv_sec = GRANTS_TICK_S};
+    if (s->connection_count + s->parked_count > 0)
+        (void)event_add(s->access_timer, &tick);
+}
+
 static int begin_frames(struct connection *c)
 {
     struct server *s = c->server;
@@ -562,6 +578,7 @@ static int begin_frames(struct connection *c)
     s->counters.upgraded++;
     connection_set_state(c, CONNECTION_HELLO);
     connection_move(c, &s->connections);
+    watch_grants(s);
     bufferevent_setwatermark(c->bev, EV_READ, 0, SERVER_READ_MAX);
     bufferevent_setwatermark(c->bev, EV_WRITE, STREAM_QUEUE_MAX / 2, 0);
     (void)bufferevent_set_max_single_read(c->bev, SERVER_READ_MAX);
@@ -571,16 +588,20 @@ static int begin_frames(struct connection *c)
 
 static void request_complete(struct connection *c)
 {
-    const struct upgrade_caller caller = {
+    _cleanup_tls_names_ struct tls_names names = {0};
+    const struct http_request *request = http_reader_request(c->http);
+    struct access_caller caller = {
         .local = c->peer.local,
-        .credentials = c->peer.credentials,
-        .certificate = c->ssl && tls_peer_verified(c->ssl),
         .uid = c->peer.uid,
+        .address = c->peer.address,
+        .certificate = c->ssl && tls_peer_names(c->ssl, &names),
+        .authorization = request->authorization,
     };
+    caller.names = (const char *const *)names.list;
     _cleanup_buffer_ struct buffer text = {0};
     struct failure refusal = {0};
-    upgrade_credential(&caller, http_reader_request(c->http), c->ssl, c->credential);
-    int r = upgrade_answer(c->server, &caller, http_reader_request(c->http), &text, &refusal);
+    upgrade_credential(&caller, c->ssl, c->credential);
+    int r = upgrade_answer(c->server, &caller, request, &c->grant, &text, &refusal);
     if (r == UPGRADE_ACCEPTED)
         r = begin_frames(c);
     if (r < 0) {
@@ -767,6 +788,33 @@ static void on_timer(evutil_socket_t fd, short what, void *context)
     case CONNECTION_ENDED:
         return;
     }
+}
+
+/* --- grants ---------------------------------------------------------------------- */
+
+static void end_fallen(struct server *s, struct connection_list *list)
+{
+    struct connection *c, *next;
+    for (c = TAILQ_FIRST(list); c; c = next) {
+        next = TAILQ_NEXT(c, link);
+        if (c->state >= CONNECTION_CLOSING || access_stands(s->access, c->grant))
+            continue;
+        log_info("connection %llu from %s: the access of %s has ended", (unsigned long long)c->id,
+                 c->peer.name, c->grant->id);
+        if (c->state == CONNECTION_PARKED)
+            connection_end(c, LOG_LEVEL_DEBUG, "its access has ended");
+        else
+            connection_goodbye(c, -EACCES, "the access that was granted has ended or was changed");
+    }
+}
+
+void connection_on_access_timer(evutil_socket_t fd, short what, void *context)
+{
+    struct server *s = context;
+    (void)access_refresh(s->access);
+    end_fallen(s, &s->connections);
+    end_fallen(s, &s->parked);
+    watch_grants(s);
 }
 
 /* --- another stream -------------------------------------------------------------- */

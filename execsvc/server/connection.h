@@ -44,11 +44,11 @@
 #define CONNECTION_WINDOW (256u << 10)
 
 struct peer {
-    bool local;       /* unix: uid and pid are the peer's */
-    bool credentials; /* local, and of a user who may use the service */
+    bool local; /* unix: uid and pid are the peer's */
     uid_t uid;
     pid_t pid;
-    char name[80]; /* for the log */
+    uint64_t address; /* not local: failures_address */
+    char name[80];    /* for the log */
 };
 
 /* Takes fd. TLS when ssl (taken) is not NULL. On failure (-ENOMEM) fd is closed. */
@@ -65,6 +65,9 @@ void connection_free(struct connection *c);
 void connection_goodbye(struct connection *c, int error, const char *text);
 
 void connection_goodbye_all(struct server *s, int error, const char *text);
+
+/* The handler of server.access_timer: ends those whose grant has expired or was taken back. */
+void connection_on_access_timer(evutil_socket_t fd, short what, void *context);
 
 /* Output not yet taken by the kernel. */
 size_t connection_queued(const struct connection *c);
@@ -86,6 +89,7 @@ struct call {
 
 struct server *connection_server(const struct connection *c);
 struct session *connection_session(const struct connection *c);
+struct grant *connection_grant(const struct connection *c);
 struct lane *connection_lane(const struct connection *c);
 struct file_session *connection_files(const struct connection *c);
 

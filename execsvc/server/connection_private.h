@@ -31,6 +31,7 @@ struct connection {
     struct event *timer; /* of the state */
     struct http_reader *http;
     struct session *session;
+    struct grant *grant; /* once it has got in */
     struct backend *backend;
     struct table calls;
     size_t cost; /* see FLOW_LIMIT */

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 
+#include "access/permit.h"
 #include "server/exec_gate.h"
 #include "server/lock_waits.h"
 
@@ -30,7 +31,7 @@ static void on_status(struct connection *c, struct call *call, const struct wire
 {
     const size_t max = wire_row(WIRE_STATUS_REPLY)->fields[0].max;
     _cleanup_free_ char *json = NULL;
-    int r = server_status(connection_server(c), max, &json);
+    int r = server_status(connection_server(c), connection_grant(c), max, &json);
     if (r < 0) {
         call_reply_error(call, r, NULL);
         return;
@@ -410,11 +411,33 @@ static void within_call(struct connection *c, const struct wire_frame *frame)
         call->events.message(call->events.context, &frame->message);
 }
 
+/* What belongs to a call is without consequence when the call was refused. */
+static void refuse(struct connection *c, const struct wire_frame *frame, int error,
+                   const char *text)
+{
+    struct session *session = connection_session(c);
+    connection_server(c)->counters.forbidden++;
+    server_log_refusal(connection_server(c), "%s: %s", wire_row(frame->message.type)->name, text);
+    if (wire_row(frame->message.type)->class != WIRE_CLASS_REQUEST)
+        return;
+    if (session_send_error(session, frame->tag, error, text) < 0)
+        connection_end(c, LOG_LEVEL_ERROR, "no memory for a reply");
+    else
+        connection_flush(c);
+}
+
 void dispatch_frame(struct connection *c, struct wire_frame *frame)
 {
     const struct wire_row *row = wire_row(frame->message.type);
     size_t index = (size_t)(row - wire_row_at(0));
+    char why[PERMIT_TEXT_MAX];
     connection_server(c)->message_counts[index]++;
+    int r = permit_check(connection_grant(c), connection_server(c)->store, &frame->message, why);
+    if (r < 0) {
+        refuse(c, frame, r, why);
+        wire_frame_free(frame);
+        return;
+    }
     if (makes_writer(&frame->message))
         connection_set_writer(c, true);
     switch (row->class) {

@@ -1,6 +1,7 @@
 /* Who handles which message. One table, made from the rows of the message table: requests of
  * the classes 0x01xx and 0x02xx run on workers (store_handle), the others here on the loop.
- * The session has checked direction, phase and bounds before a message comes here. */
+ * The session has checked direction, phase and bounds before a message comes here; whether the
+ * client may send it is checked here (access/permit.h). */
 #pragma once
 
 #include "server/connection.h"

@@ -108,7 +108,6 @@ static void peer_of_unix(int fd, struct peer *ret)
     }
     ret->uid = credentials.uid;
     ret->pid = credentials.pid;
-    ret->credentials = credentials.uid == geteuid() || credentials.uid == 0;
     (void)snprintf(ret->name, sizeof ret->name, "user %u (process %d)", (unsigned)credentials.uid,
                    (int)credentials.pid);
 }
@@ -132,6 +131,7 @@ static void accepted(struct listener *l, int fd, const struct sockaddr *address,
     } else {
         prepare_tcp(fd);
         address_text(address, len, peer.name, sizeof peer.name);
+        peer.address = failures_address(address);
     }
     if (l->pending_count >= s->pending_max) {
         s->counters.dropped_early++;

@@ -17,7 +17,7 @@ static const char usage[] =
     "      --listen URL          unix:PATH, https://HOST:PORT, or http://LOOPBACK:PORT;\n"
     "                            may be given several times (default: a unix socket in the\n"
     "                            runtime directory). ROOT/berthd.sock is always served.\n"
-    "      --token-file FILE     bearer tokens, one a line\n"
+    "      --access-file FILE    who may do what: tokens and others, as `berth token` writes it\n"
     "      --tls-cert FILE       certificate chain in PEM, for https\n"
     "      --tls-key FILE        its key\n"
     "      --tls-client-ca FILE  ask https clients for a certificate of this CA\n"
@@ -38,7 +38,7 @@ enum {
     OPTION_CONFIG = 256,
     OPTION_ROOT,
     OPTION_LISTEN,
-    OPTION_TOKEN_FILE,
+    OPTION_ACCESS_FILE,
     OPTION_TLS_CERT,
     OPTION_TLS_KEY,
     OPTION_TLS_CLIENT_CA,
@@ -56,7 +56,7 @@ static const struct option long_options[] = {
     {"config", required_argument, NULL, OPTION_CONFIG},
     {"root", required_argument, NULL, OPTION_ROOT},
     {"listen", required_argument, NULL, OPTION_LISTEN},
-    {"token-file", required_argument, NULL, OPTION_TOKEN_FILE},
+    {"access-file", required_argument, NULL, OPTION_ACCESS_FILE},
     {"tls-cert", required_argument, NULL, OPTION_TLS_CERT},
     {"tls-key", required_argument, NULL, OPTION_TLS_KEY},
     {"tls-client-ca", required_argument, NULL, OPTION_TLS_CLIENT_CA},
@@ -93,8 +93,8 @@ static int take_option(struct options *o, int option, const char *argument)
         return 0;
     case OPTION_LISTEN:
         return add_listen(o, argument);
-    case OPTION_TOKEN_FILE:
-        o->flags.token_file = argument;
+    case OPTION_ACCESS_FILE:
+        o->flags.access_file = argument;
         return 0;
     case OPTION_TLS_CERT:
         o->flags.tls_cert = argument;

@@ -6,8 +6,8 @@
 #include <openssl/ssl.h>
 #include <sys/queue.h>
 
+#include "access/access.h"
 #include "exec/exec_service.h"
-#include "server/auth.h"
 #include "server/subscribers.h"
 #include "server/workers.h"
 #include "store/store.h"
@@ -33,6 +33,7 @@ struct server_counters {
     uint64_t accepted;      /* connections */
     uint64_t upgraded;      /* of these, to frames */
     uint64_t unauthorized;  /* answered 401 or 403 */
+    uint64_t forbidden;     /* messages that their client was not granted */
     uint64_t dropped_early; /* closed for a newer one before they had upgraded */
     uint64_t timed_out;     /* not ready, or not reading, in time */
     uint64_t protocol_errors;
@@ -48,9 +49,9 @@ struct server {
     struct workers *workers;
     struct lock_waits *lock_waits;
     struct subscribers *subscribers;
-    struct auth *auth;        /* NULL: no token file */
-    bool client_certificates; /* a client CA is configured: https needs a certificate of it */
-    uint64_t epoch;           /* of this run */
+    struct access *access;
+    struct event *access_timer; /* while there are connections: do their grants still stand? */
+    uint64_t epoch;             /* of this run */
     uint64_t started_ns;
     TAILQ_HEAD(, listener) listeners;
     unsigned pending_max; /* un-upgraded connections per listener */
@@ -80,5 +81,6 @@ struct server {
 void server_log_refusal(struct server *s, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* The state of the service as one JSON object of at most max bytes. -ENOMEM. */
-int server_status(struct server *s, size_t max, char **ret);
+/* The state of the service as one JSON object of at most max bytes, for a client with this grant:
+ * one that was not granted ADMIN of all workspaces is told nothing of what others do. -ENOMEM. */
+int server_status(struct server *s, const struct grant *grant, size_t max, char **ret);

@@ -135,12 +135,12 @@ static void service_release(struct service *service)
     listener_free_all(s);
     struct event *events[] = {service->on_term,    service->on_int, service->stop_deadline,
                               service->stop_check, s->tear_down,    s->flush,
-                              s->park_timer};
+                              s->park_timer,       s->access_timer};
     for (size_t i = 0; i < ARRAY_SIZE(events); i++)
         if (events[i])
             event_free(events[i]);
     tls_free(service->tls);
-    auth_free(s->auth);
+    access_free(s->access);
     store_close(s->store);
     if (s->base)
         event_base_free(s->base);
@@ -201,11 +201,14 @@ static int open_credentials(struct service *service, const struct service_settin
         const char *url = settings->listen[i];
         https = https || is_https(url);
         http = is_http(url) ? url : http;
-        if (is_http(url) && !settings->token_file)
-            return failure_set(ret_failure, -EINVAL, "%s: http needs --token-file", url);
-        if (is_https(url) && !settings->token_file && !settings->tls_client_ca)
+        if (is_http(url) && !settings->access_file)
             return failure_set(ret_failure, -EINVAL,
-                               "%s: https needs --token-file, --tls-client-ca, or both", url);
+                               "%s: http needs --access-file; `berth token create` makes one", url);
+        if (is_https(url) && !settings->access_file && !settings->tls_client_ca)
+            return failure_set(ret_failure, -EINVAL,
+                               "%s: https needs --access-file (`berth token create` makes one), "
+                               "--tls-client-ca, or both",
+                               url);
         if (is_https(url) && (!settings->tls_cert || !settings->tls_key))
             return failure_set(ret_failure, -EINVAL, "%s: https needs --tls-cert and --tls-key",
                                url);
@@ -216,11 +219,10 @@ static int open_credentials(struct service *service, const struct service_settin
                            "%s: --tls-client-ca asks for certificates, which http has not; "
                            "use https, or leave out one of the two",
                            http);
-    int r = 0;
-    if (settings->token_file)
-        r = auth_new(settings->token_file, &s->auth, ret_failure);
+    const struct access_options options = {.file = settings->access_file,
+                                           .certificates = settings->tls_client_ca != NULL};
+    int r = access_open(&options, &s->access, ret_failure);
     if (r == 0 && https) {
-        s->client_certificates = settings->tls_client_ca != NULL;
         r = tls_new(settings->tls_cert, settings->tls_key, settings->tls_client_ca, &service->tls,
                     ret_failure);
     }
@@ -265,9 +267,10 @@ static int new_events(struct service *service)
     s->tear_down = event_new(s->base, -1, 0, on_tear_down, s);
     s->flush = event_new(s->base, -1, 0, connection_on_flush, s);
     s->park_timer = event_new(s->base, -1, 0, park_on_timer, s);
+    s->access_timer = event_new(s->base, -1, 0, connection_on_access_timer, s);
     if (!service->on_term || !service->on_int || !service->stop_deadline || !service->stop_check ||
-        !s->tear_down || !s->flush || !s->park_timer || event_add(service->on_term, NULL) < 0 ||
-        event_add(service->on_int, NULL) < 0)
+        !s->tear_down || !s->flush || !s->park_timer || !s->access_timer ||
+        event_add(service->on_term, NULL) < 0 || event_add(service->on_int, NULL) < 0)
         return -ENOMEM;
     return 0;
 }

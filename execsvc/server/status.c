@@ -30,12 +30,19 @@ static int add_connections(const struct server *s, json_t *object)
         const char *name;
         uint64_t value;
     } numbers[] = {
-        {"open", s->connection_count},       {"alive", s->connections_alive},
-        {"accepted", n->accepted},           {"upgraded", n->upgraded},
-        {"unauthorized", n->unauthorized},   {"dropped_early", n->dropped_early},
-        {"timed_out", n->timed_out},         {"protocol_errors", n->protocol_errors},
-        {"accept_errors", n->accept_errors}, {"parked", s->parked_count},
-        {"parked_ever", n->parked},          {"resumed", n->resumed},
+        {"open", s->connection_count},
+        {"alive", s->connections_alive},
+        {"accepted", n->accepted},
+        {"upgraded", n->upgraded},
+        {"unauthorized", n->unauthorized},
+        {"forbidden", n->forbidden},
+        {"dropped_early", n->dropped_early},
+        {"timed_out", n->timed_out},
+        {"protocol_errors", n->protocol_errors},
+        {"accept_errors", n->accept_errors},
+        {"parked", s->parked_count},
+        {"parked_ever", n->parked},
+        {"resumed", n->resumed},
     };
     json_t *connections = json_object();
     if (json_object_set_new(object, "connections", connections) < 0)
@@ -83,20 +90,62 @@ static int add_process(const struct server *s, json_t *object)
     return 0;
 }
 
-int server_status(struct server *s, size_t max, char **ret)
+/* What the client itself may do. */
+static int add_granted(const struct grant *grant, json_t *object)
 {
-    json_t *object = json_object();
-    if (!object)
-        return -ENOMEM;
+    json_t *granted = json_object(), *workspaces = json_array(), *verbs = json_array();
+    int r = json_object_set_new(object, "granted", granted);
+    r |= json_object_set_new(granted, "workspaces", workspaces);
+    r |= json_object_set_new(granted, "verbs", verbs);
+    if (r == 0)
+        r = json_object_set_new(granted, "id", json_string(grant->id));
+    if (r == 0 && grant->expires)
+        r = json_object_set_new(granted, "expires", json_integer(grant->expires));
+    if (r == 0 && grant->everything)
+        r = json_array_append_new(workspaces, json_string("*"));
+    for (size_t i = 0; r == 0 && !grant->everything && i < grant->pattern_count; i++)
+        r = json_array_append_new(workspaces, json_string(grant->patterns[i]));
+    for (enum wire_verb v = WIRE_VERB_READ; r == 0 && v < WIRE_VERB_COUNT; v++)
+        if (grant->verbs & (1u << v))
+            r = json_array_append_new(verbs, json_string(wire_verb_name(v)));
+    return r < 0 ? -ENOMEM : 0;
+}
+
+static int add_everything(struct server *s, json_t *object)
+{
     int r = add_process(s, object);
     if (r == 0)
         r = add_connections(s, object);
     if (r == 0)
         r = add_messages(s, object);
     if (r == 0)
+        r = access_status(s->access, object);
+    if (r == 0)
         r = store_status(s->store, object);
     if (r == 0)
         r = exec_service_status(s->exec, object);
+    return r;
+}
+
+/* Not how many workspaces there are, or what runs, or where. */
+static int add_little(struct server *s, json_t *object)
+{
+    int r = json_object_set_new(object, "version", json_string(BERTH_VERSION)) < 0 ? -ENOMEM : 0;
+    if (r == 0)
+        r = exec_service_status(s->exec, object);
+    (void)json_object_del(object, "exec");
+    return r;
+}
+
+int server_status(struct server *s, const struct grant *grant, size_t max, char **ret)
+{
+    json_t *object = json_object();
+    if (!object)
+        return -ENOMEM;
+    bool all = grant->everything && (grant->verbs & GRANT_VERB(ADMIN));
+    int r = add_granted(grant, object);
+    if (r == 0)
+        r = all ? add_everything(s, object) : add_little(s, object);
     char *text = r == 0 ? json_dumps(object, JSON_COMPACT) : NULL;
     json_decref(object);
     if (r < 0)

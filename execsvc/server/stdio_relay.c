@@ -60,7 +60,7 @@ static char **service_arguments(const struct service_settings *s, char *own_url,
     } options[] = {
         {"--config", s->config_file},
         {"--root", s->root},
-        {"--token-file", s->token_file},
+        {"--access-file", s->access_file},
         {"--tls-cert", s->tls_cert},
         {"--tls-key", s->tls_key},
         {"--tls-client-ca", s->tls_client_ca},

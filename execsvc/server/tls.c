@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <openssl/err.h>
 #include <openssl/x509err.h>
+#include <openssl/x509v3.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -136,7 +137,70 @@ SSL *tls_accept(struct tls *t)
     return ssl;
 }
 
-bool tls_peer_verified(const SSL *ssl)
+/* --- names ----------------------------------------------------------------------- */
+
+static int add_name(struct tls_names *names, const char *kind, const void *data, size_t len)
 {
-    return SSL_get0_peer_certificate(ssl) && SSL_get_verify_result(ssl) == X509_V_OK;
+    if (len == 0 || memchr(data, '\0', len))
+        return 0;
+    char **list = reallocarray(names->list, names->count + 2, sizeof *list);
+    if (!list)
+        return -ENOMEM;
+    names->list = list;
+    names->list[names->count + 1] = NULL;
+    if (asprintf(&names->list[names->count], "%s:%.*s", kind, (int)len, (const char *)data) < 0) {
+        names->list[names->count] = NULL;
+        return -ENOMEM;
+    }
+    names->count++;
+    return 0;
+}
+
+static int add_subject(struct tls_names *names, X509 *certificate)
+{
+    BIO *bio = BIO_new(BIO_s_mem());
+    char *text = NULL;
+    int r = -ENOMEM;
+    if (bio &&
+        X509_NAME_print_ex(bio, X509_get_subject_name(certificate), 0, XN_FLAG_RFC2253) >= 0) {
+        long len = BIO_get_mem_data(bio, &text);
+        r = len > 0 ? add_name(names, "subject", text, (size_t)len) : 0;
+    }
+    BIO_free(bio);
+    return r;
+}
+
+static int add_alternative(struct tls_names *names, const GENERAL_NAME *name)
+{
+    const char *kind = name->type == GEN_DNS     ? "DNS"
+                       : name->type == GEN_EMAIL ? "email"
+                       : name->type == GEN_URI   ? "URI"
+                                                 : NULL;
+    if (!kind)
+        return 0;
+    const ASN1_IA5STRING *text = name->d.ia5;
+    return add_name(names, kind, ASN1_STRING_get0_data(text), (size_t)ASN1_STRING_length(text));
+}
+
+void tls_names_release(struct tls_names *names)
+{
+    for (size_t i = 0; i < names->count; i++)
+        free(names->list[i]);
+    free(names->list);
+    *names = (struct tls_names){0};
+}
+
+bool tls_peer_names(const SSL *ssl, struct tls_names *ret)
+{
+    X509 *certificate = SSL_get0_peer_certificate(ssl);
+    if (!certificate || SSL_get_verify_result(ssl) != X509_V_OK)
+        return false;
+    GENERAL_NAMES *alternative = X509_get_ext_d2i(certificate, NID_subject_alt_name, NULL, NULL);
+    int r = add_subject(ret, certificate);
+    for (int i = 0; r == 0 && i < sk_GENERAL_NAME_num(alternative); i++)
+        r = add_alternative(ret, sk_GENERAL_NAME_value(alternative, i));
+    GENERAL_NAMES_free(alternative);
+    if (r < 0)
+        tls_names_release(ret);
+    return true;
 }

@@ -4,6 +4,7 @@
 #include <openssl/ssl.h>
 #include <stdbool.h>
 
+#include "base/cleanup.h"
 #include "base/failure.h"
 
 struct tls;
@@ -18,8 +19,17 @@ void tls_free(struct tls *t);
 /* A connection's state, to be freed with SSL_free. NULL: no memory. */
 SSL *tls_accept(struct tls *t);
 
-/* Did the peer prove a certificate of the client CA? */
-bool tls_peer_verified(const SSL *ssl);
+/* The names of a certificate: first its subject, "subject:" and RFC 2253; then its alternative
+ * names, as "DNS:…", "email:…" and "URI:…", but those with a NUL in them. list ends with NULL. */
+struct tls_names {
+    char **list;
+    size_t count;
+};
+
+/* Did the peer prove a certificate of the client CA? Its names then; list NULL: no memory. */
+bool tls_peer_names(const SSL *ssl, struct tls_names *ret);
+void tls_names_release(struct tls_names *names);
+#define _cleanup_tls_names_ _cleanup_(tls_names_release)
 
 /* Empties the thread's OpenSSL error queue; its first entry's text, or NULL. */
 const char *tls_error_text(char *out, size_t size);

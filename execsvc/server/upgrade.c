@@ -17,40 +17,27 @@ static int refuse(struct buffer *ret_text, struct failure *ret_refusal, int stat
 }
 
 /* 0: may pass; 1: answered; -ENOMEM. */
-static int authenticate(struct server *s, const struct upgrade_caller *caller,
-                        const struct http_request *request, struct buffer *ret_text,
+static int authenticate(struct server *s, const struct access_caller *caller,
+                        struct grant **ret_grant, struct buffer *ret_text,
                         struct failure *ret_refusal)
 {
-    char detail[160];
-    int r;
-    if (caller->local) {
-        if (caller->credentials)
-            return 0;
-        s->counters.unauthorized++;
-        (void)snprintf(detail, sizeof detail, "user %u may not use the service of user %u",
-                       (unsigned)caller->uid, (unsigned)geteuid());
-        r = refuse(ret_text, ret_refusal, 403, detail, "");
-        return r < 0 ? r : 1;
-    }
-    const char *why = NULL;
-    const char *fields = "";
-    if (s->client_certificates && !caller->certificate)
-        why = "a client certificate of this service's client CA is needed";
-    if (s->auth && !auth_check(s->auth, request->authorization)) {
-        why = request->authorization.len > 0 ? "the bearer token is not one of this service"
-                                             : "a bearer token is needed";
-        fields = AUTHENTICATE;
-    }
-    if (!why)
+    struct access_decision decision;
+    char fields[64] = "";
+    access_decide(s->access, caller, &decision);
+    *ret_grant = decision.grant;
+    if (decision.grant)
         return 0;
     s->counters.unauthorized++;
-    /* RFC 9110 wants a challenge in every 401; a certificate has none to give. */
-    r = refuse(ret_text, ret_refusal, *fields ? 401 : 403, why, fields);
+    /* RFC 9110 wants a challenge in every 401. */
+    if (decision.status == 401)
+        (void)snprintf(fields, sizeof fields, AUTHENTICATE);
+    else if (decision.retry_s > 0)
+        (void)snprintf(fields, sizeof fields, "Retry-After: %u\r\n", decision.retry_s);
+    int r = refuse(ret_text, ret_refusal, decision.status, decision.text, fields);
     return r < 0 ? r : 1;
 }
 
-void upgrade_credential(const struct upgrade_caller *caller, const struct http_request *request,
-                        const SSL *ssl, uint8_t ret[32])
+void upgrade_credential(const struct access_caller *caller, const SSL *ssl, uint8_t ret[32])
 {
     _cleanup_buffer_ struct buffer all = {0};
     unsigned char *der = NULL;
@@ -60,7 +47,7 @@ void upgrade_credential(const struct upgrade_caller *caller, const struct http_r
     bool ok = buffer_printf(&all, "%d %u %d ", caller->local, (unsigned)caller->uid,
                             der_len > 0 ? der_len : 0) == 0 &&
               (der_len <= 0 || buffer_append(&all, der, (size_t)der_len) == 0) &&
-              buffer_append(&all, request->authorization.data, request->authorization.len) == 0 &&
+              buffer_append(&all, caller->authorization.data, caller->authorization.len) == 0 &&
               EVP_Digest(all.data, all.len, ret, &size, EVP_sha256(), NULL) == 1;
     OPENSSL_free(der);
     /* Such that it is nobody else's, and not this client's next time either. */
@@ -69,13 +56,14 @@ void upgrade_credential(const struct upgrade_caller *caller, const struct http_r
     OPENSSL_cleanse(all.data, all.len);
 }
 
-static int answer_stream(struct server *s, const struct upgrade_caller *caller,
-                         const struct http_request *request, struct buffer *ret_text,
-                         struct failure *ret_refusal)
+static int answer_stream(struct server *s, const struct access_caller *caller,
+                         const struct http_request *request, struct grant **ret_grant,
+                         struct buffer *ret_text, struct failure *ret_refusal)
 {
     if (strcmp(request->method, "GET") != 0)
         return refuse(ret_text, ret_refusal, 405, "only GET is answered here", "Allow: GET\r\n");
-    int r = authenticate(s, caller, request, ret_text, ret_refusal);
+    _cleanup_grant_ struct grant *grant = NULL;
+    int r = authenticate(s, caller, &grant, ret_text, ret_refusal);
     if (r != 0)
         return r < 0 ? r : UPGRADE_ANSWERED;
     if (!request->http_1_1 || request->body)
@@ -90,15 +78,16 @@ static int answer_stream(struct server *s, const struct upgrade_caller *caller,
         return refuse(ret_text, ret_refusal, 503,
                       s->stopping ? "the service is stopping" : "too many connections",
                       "Retry-After: 5\r\n");
+    *ret_grant = take_ptr(grant);
     return UPGRADE_ACCEPTED;
 }
 
-int upgrade_answer(struct server *s, const struct upgrade_caller *caller,
-                   const struct http_request *request, struct buffer *ret_text,
-                   struct failure *ret_refusal)
+int upgrade_answer(struct server *s, const struct access_caller *caller,
+                   const struct http_request *request, struct grant **ret_grant,
+                   struct buffer *ret_text, struct failure *ret_refusal)
 {
     if (strcmp(request->path, "/v1/stream") == 0)
-        return answer_stream(s, caller, request, ret_text, ret_refusal);
+        return answer_stream(s, caller, request, ret_grant, ret_text, ret_refusal);
     if (strcmp(request->path, "/healthz") == 0) {
         bool head = strcmp(request->method, "HEAD") == 0;
         if (!head && strcmp(request->method, "GET") != 0)

@@ -109,34 +109,62 @@ static int append_workspace(struct buffer *list, const char *name, const struct 
     return r < 0 ? r : 1;
 }
 
+/* A workspace that is not for this session does not cost a look at its meta.json, unless its name
+ * alone does not tell its ID. */
+static bool is_shown(const struct file_session *session, const char *name)
+{
+    uint8_t id[THREAD_ID_MAX];
+    struct meta meta;
+    if (!session->shows)
+        return true;
+    int r = thread_id_from_name(bytes_of_string(name), id);
+    if (r >= 0)
+        return session->shows(session->shows_context, bytes_of(id, (size_t)r));
+    return r == -ENODATA && workspace_describe(session->store, name, &meta) == 0 &&
+           session->shows(session->shows_context, bytes_of(meta.thread_id, meta.thread_id_len));
+}
+
+/* Appends the workspace of this name. 1: it was appended; 0: it has no place any more; -ENOENT: it
+ * is not to be listed. */
+static int list_one(struct file_session *session, const char *name, struct buffer *list)
+{
+    struct meta meta;
+    if (!is_shown(session, name))
+        return -ENOENT;
+    int r = workspace_describe(session->store, name, &meta);
+    if (r == -ENOMEM || r == -EMFILE || r == -ENFILE)
+        return r;
+    if (r < 0)
+        return -ENOENT; /* removed meanwhile, or not a workspace */
+    return append_workspace(list, name, &meta);
+}
+
 OPERATION(workspace_list)
 {
     size_t max = m->workspace_list.count;
     if (max == 0 || max > PAGE_COUNT_MAX)
         max = PAGE_COUNT_MAX;
     _cleanup_buffer_ struct buffer names = {0};
-    bool more;
-    int r = workspace_names(session->store, m->workspace_list.after, max, &names, &more);
-    if (r < 0)
-        return r;
+    struct bytes after = m->workspace_list.after;
+    char last[WIRE_NAME_MAX + 1];
     uint32_t count = 0;
-    for (size_t at = 0; at < names.len;) {
-        const char *name = (const char *)names.data + at;
-        at += strlen(name) + 1;
-        struct meta meta;
-        r = workspace_describe(session->store, name, &meta);
-        if (r == -ENOMEM || r == -EMFILE || r == -ENFILE)
-            return r;
-        if (r < 0)
-            continue; /* removed meanwhile, or not a workspace */
-        r = append_workspace(&ret->storage, name, &meta);
+    bool more = true, full = false;
+    /* Until the page has all it can, for the client goes on from its last. */
+    while (more && !full) {
+        names.len = 0;
+        int r = workspace_names(session->store, after, max, &names, &more);
         if (r < 0)
             return r;
-        if (r == 0) {
-            more = true;
-            break;
+        for (size_t at = 0; at < names.len && !full;) {
+            const char *name = (const char *)names.data + at;
+            at += strlen(name) + 1;
+            r = list_one(session, name, &ret->storage);
+            if (r < 0 && r != -ENOENT)
+                return r;
+            full = r == 0 || (r > 0 && ++count == max);
+            more = full ? more || r == 0 || at < names.len : more;
+            after = bytes_of(last, (size_t)snprintf(last, sizeof last, "%s", name));
         }
-        count++;
     }
     ret->message = (struct wire_message){
         .type = WIRE_WORKSPACES,

@@ -320,6 +320,14 @@ int file_session_new(struct store *store, struct file_session **ret)
     return 0;
 }
 
+void file_session_set_filter(struct file_session *session,
+                             bool (*shows)(const void *context, struct bytes thread_id),
+                             const void *context)
+{
+    session->shows = shows;
+    session->shows_context = context;
+}
+
 struct file_session_size file_session_size(struct file_session *session)
 {
     store_lock(session->store);

@@ -66,6 +66,12 @@ bool store_detects(const struct store *store);
 /* How many changes have been noted, ever. */
 uint64_t store_change_count(struct store *store);
 
+/* Which workspaces WORKSPACE_LIST shows this session; without it, all. Called on any thread. To be
+ * set before the first request. */
+void file_session_set_filter(struct file_session *session,
+                             bool (*shows)(const void *context, struct bytes thread_id),
+                             const void *context);
+
 /* What it holds. */
 struct file_session_size {
     size_t nodes;

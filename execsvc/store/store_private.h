@@ -147,6 +147,8 @@ DEFINE_CLEANUP(struct workspace *, workspace_unref);
 
 struct file_session {
     struct store *store;
+    bool (*shows)(const void *context, struct bytes thread_id); /* NULL: all workspaces */
+    const void *shows_context;
     struct table nodes;             /* number -> struct node_ref */
     struct table handles;           /* number -> struct handle */
     size_t handle_count;            /* with those reserved */

@@ -28,7 +28,7 @@ def test_version_and_help(harness):
     assert berthd(harness, "--version").stdout.startswith("berthd ")
     shown = berthd(harness, "--help")
     assert shown.returncode == 0
-    for option in ("--config", "--root", "--listen", "--stdio", "--token-file", "--tls-cert",
+    for option in ("--config", "--root", "--listen", "--stdio", "--access-file", "--tls-cert",
                    "--tls-key", "--tls-client-ca", "--log-level", "--version"):
         assert option in shown.stdout
 
@@ -49,10 +49,10 @@ def test_values_that_make_no_sense(harness, arguments, words):
 
 
 @pytest.mark.parametrize("listen, more, words", [
-    ("https://127.0.0.1:0", [], "token-file"),
-    ("http://127.0.0.1:0", [], "token-file"),
-    ("https://127.0.0.1:0", ["--token-file", "TOKENS"], "tls-cert"),
-    ("http://192.0.2.1:80", ["--token-file", "TOKENS"], "this machine alone"),
+    ("https://127.0.0.1:0", [], "access-file"),
+    ("http://127.0.0.1:0", [], "access-file"),
+    ("https://127.0.0.1:0", ["--access-file", "ACCESS"], "tls-cert"),
+    ("http://192.0.2.1:80", ["--access-file", "ACCESS"], "this machine alone"),
     ("ftp://127.0.0.1:0", [], "ftp"),
     ("unix:DIRECTORY", [], "not a socket"),
 ])
@@ -60,25 +60,35 @@ def test_listeners_that_are_refused(harness, listen, more, words):
     """Nothing is served without authentication, and the reason says what is missing."""
     directory = harness.new_path("directory")
     directory.mkdir()
-    tokens = str(harness.token_file("secret"))
+    access = str(harness.access_file({"id": "a", "secret": "secret"}))
     result = berthd(harness, "--root", harness.new_path("root"), "--listen",
                     listen.replace("DIRECTORY", str(directory)),
-                    *[tokens if word == "TOKENS" else word for word in more])
+                    *[access if word == "ACCESS" else word for word in more])
     assert result.returncode == 1
     assert words in result.stderr
 
 
-def test_open_token_file_is_refused(harness):
-    tokens = harness.token_file("secret", mode=0o644)
+def test_open_access_file_is_refused(harness):
+    access = harness.access_file({"id": "a", "secret": "secret"}, mode=0o644)
     result = berthd(harness, "--root", harness.new_path("root"), "--listen", "http://127.0.0.1:0",
-                    "--token-file", tokens)
+                    "--access-file", access)
     assert result.returncode == 1
-    assert str(tokens) in result.stderr
+    assert str(access) in result.stderr and "chmod 600" in result.stderr
+
+
+def test_tokens_in_the_access_file_are_refused(harness):
+    """And not shown: it says what to do instead."""
+    access = harness.token_file("secret-that-was-written-down")
+    result = berthd(harness, "--root", harness.new_path("root"), "--listen", "http://127.0.0.1:0",
+                    "--access-file", access)
+    assert result.returncode == 1
+    assert "line 2" in result.stderr and "berth token create" in result.stderr
+    assert "secret-that" not in result.stderr
 
 
 def test_key_of_another_certificate(harness, certificates):
     result = berthd(harness, "--root", harness.new_path("root"), "--listen", "https://127.0.0.1:0",
-                    "--token-file", harness.token_file("t"), "--tls-cert",
+                    "--access-file", harness.access_file({"id": "t", "secret": "t"}), "--tls-cert",
                     certificates.pair("server")[0], "--tls-key", certificates.pair("client")[1])
     assert result.returncode == 1
     assert "does not belong to the certificate" in result.stderr
@@ -90,7 +100,7 @@ def test_certificates_cannot_be_asked_for_on_http(harness, certificates, more):
     pem, key = certificates.pair("server")
     listen = [word for url in ["http://127.0.0.1:0", *more] for word in ("--listen", url)]
     result = berthd(harness, "--root", harness.new_path("root"), *listen, "--tls-cert", pem, "--tls-key", key,
-                    "--token-file", harness.token_file("t"), "--tls-client-ca", certificates.ca)
+                    "--access-file", harness.access_file({"id": "t", "secret": "t"}), "--tls-client-ca", certificates.ca)
     assert result.returncode == 1
     assert "http://127.0.0.1:0: --tls-client-ca asks for certificates, which http has not" in result.stderr
 

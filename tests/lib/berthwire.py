@@ -69,6 +69,7 @@ class Message:
     phase: str
     kind: str
     effect: str
+    verb: str
     owner: str
     summary: str
     fields: list = field(default_factory=list)
@@ -102,10 +103,10 @@ def _read_table(text, constants):
     pattern = re.compile(r'MESSAGE\(([^"]*?),\s*((?:"[^"]*"\s*)+)\)|FIELD_(\w+)\(([^)]*)\)')
     for match in pattern.finditer(text):
         if match[1]:
-            name, _, code, sender, phase, kind, effect, owner = match[1].replace("\n", " ").split(",")
+            name, _, code, sender, phase, kind, effect, verb, owner = match[1].replace("\n", " ").split(",")
             summary = "".join(re.findall(r'"([^"]*)"', match[2]))
             current = Message(name.strip(), number(code.strip()), sender.strip(), phase.strip(),
-                              kind.strip(), effect.strip(), owner.strip(), summary)
+                              kind.strip(), effect.strip(), verb.strip(), owner.strip(), summary)
             messages[current.name] = current
         else:
             kind, (_, name, *bounds) = match[3], [part.strip() for part in match[4].split(",")]

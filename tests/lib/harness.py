@@ -6,6 +6,7 @@ order whatever happened, and afterwards checks that no mount and no process was 
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -186,17 +187,28 @@ class Process:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
 
+VERBS = ["read", "write", "exec", "admin"]
+
+
+def grant_line(secret=None, workspaces=("*",), verbs=VERBS, **others):
+    """A line of an access file; secret: a token."""
+    if secret is not None:
+        others["token"] = "sha256:" + hashlib.sha256(secret.encode()).hexdigest()
+    return json.dumps({"workspaces": list(workspaces), "verbs": list(verbs), **others})
+
+
 class Service(Process):
     """A running berthd. url: its unix socket; tls_url, http_url: when asked for; urls: all."""
 
-    def __init__(self, harness, argv, root, listeners, token_file, tls, env=None):
+    def __init__(self, harness, argv, root, listeners, token_file, tls, env=None, access_file=None):
         super().__init__(harness, "berthd", argv, env=env)
         self.root = Path(root)
         self.token_file = token_file
+        self.access_file = access_file
         self.token = next((line for line in Path(token_file).read_text().splitlines()
                            if line and not line.startswith("#")), None) if token_file else None
         self.tls = tls
-        self.restart_arguments = (root, listeners, token_file, tls, env)
+        self.restart_arguments = (root, listeners, token_file, tls, env, access_file)
         # The service always listens in its root too, for --stdio; that is not one of ours.
         self.root_socket = self.root / "berthd.sock"
         own = re.escape(f"unix:{self.root_socket}")
@@ -238,9 +250,9 @@ class Service(Process):
     def restart(self):
         """Another berthd with the same root and addresses, after this one has ended."""
         self.stop()
-        root, _, token_file, tls, env = self.restart_arguments
+        root, _, token_file, tls, env, access_file = self.restart_arguments
         return self.harness.start_service(
-            root=root, listen=self.urls, token_file=token_file, env=env,
+            root=root, listen=self.urls, token_file=token_file, access_file=access_file, env=env,
             certificate=tls[0] if tls else "server", client_ca=bool(tls and tls[1]))
 
 
@@ -518,13 +530,22 @@ class Harness:
         path.chmod(mode)
         return path
 
+    def access_file(self, *grants, mode=0o600):
+        """Grants as lines of an access file; one with "secret" gets that token's hash."""
+        path = self.new_path("access")
+        path.write_text("# grants of this test\n" + "".join(f"{grant_line(**grant)}\n" for grant in grants))
+        path.chmod(mode)
+        return path
+
     def start_service(self, unix=True, tls=False, http=False, root=None, listen=None, args=(),
-                      token_file=None, certificate="server", client_ca=False, env=None, wrapper=()):
+                      token_file=None, certificate="server", client_ca=False, env=None, wrapper=(),
+                      access_file=None):
         """Starts berthd and waits until it listens.
 
         unix, tls, http: which listeners, on private addresses; listen: instead, these URLs.
-        tls and http get a token file (one with a fresh token unless given; with client_ca
-        none unless given). certificate: a name of Certificates. client_ca: mTLS.
+        tls and http let in who has a token of a token file (one with a fresh token unless given;
+        with client_ca or access_file none unless given). access_file: instead, who may do what.
+        certificate: a name of Certificates. client_ca: mTLS.
         wrapper: a command that executes berthd at its end.
         """
         root = Path(root or self.new_path("root"))
@@ -540,20 +561,24 @@ class Harness:
         listen = [str(url) for url in listen]
         secure = any(url.startswith("https:") for url in listen)
         remote = secure or any(url.startswith("http:") for url in listen)
-        if remote and token_file is None and not client_ca:
+        if remote and token_file is None and not client_ca and not access_file:
             token_file = self.token_file("token-" + os.urandom(12).hex())
+        if token_file and not access_file:
+            tokens = [line for line in Path(token_file).read_text().splitlines() if line and line[0] != "#"]
+            access_file = self.access_file(*({"id": f"t{i}", "secret": t} for i, t in enumerate(tokens)))
         argv = [*wrapper, self.program("berthd"), "--root", root, "--log-level", "debug"]
         for url in listen:
             argv += ["--listen", url]
-        if token_file:
-            argv += ["--token-file", token_file]
+        if access_file:
+            argv += ["--access-file", access_file]
         if secure:
             pem, key = self.certificates.pair(certificate)
             argv += ["--tls-cert", pem, "--tls-key", key]
             if client_ca:
                 argv += ["--tls-client-ca", self.certificates.ca]
         service = Service(self, [*argv, *args], root, listen, token_file,
-                          (certificate, client_ca) if secure else None, env=env)
+                          (certificate, client_ca) if secure else None, env=env,
+                          access_file=access_file)
         self.services.append(service)
         return service
 

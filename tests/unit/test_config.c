@@ -589,7 +589,7 @@ static void test_service_settings(void **state)
     const char *file = write_file(
         "service.json",
         "{\"service\": {\"root\": \"r\", \"listen\": [\"unix:/a\", \"https://0.0.0.0:0\"],"
-        "\"token_file\": \"tokens\", \"tls_cert\": \"c.pem\", \"tls_key\": \"k.pem\","
+        "\"access_file\": \"access\", \"tls_cert\": \"c.pem\", \"tls_key\": \"k.pem\","
         "\"tls_client_ca\": \"/ca.pem\", \"log_level\": \"debug\", \"watch\": "
         "\"inotify\",\"keep_verdicts\": 0}, "
         "\"client\": {}}",
@@ -604,7 +604,7 @@ static void test_service_settings(void **state)
     assert_int_equal(s.listen_count, 2);
     assert_string_equal(s.listen[0], "unix:/a");
     assert_string_equal(s.listen[1], "https://0.0.0.0:0");
-    assert_string_equal(s.token_file, in_directory("tokens"));
+    assert_string_equal(s.access_file, in_directory("access"));
     assert_string_equal(s.tls_cert, in_directory("c.pem"));
     assert_string_equal(s.tls_key, in_directory("k.pem"));
     assert_string_equal(s.tls_client_ca, "/ca.pem");

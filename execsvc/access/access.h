@@ -1,0 +1,58 @@
+/* Who gets in, and with which grant. The access file is looked at again at each decision and
+ * whenever it is asked for, so a change needs no restart. While it cannot be read, or is wrong,
+ * nobody gets in by it. */
+#pragma once
+
+#include <jansson.h>
+
+#include "access/failures.h"
+#include "access/grant.h"
+
+struct access;
+
+struct access_options {
+    const char *file;  /* the access file, or NULL */
+    bool certificates; /* clients that come by TLS must prove a certificate of the client CA */
+};
+
+/* -ENOENT, -EACCES, -EINVAL: of the file. -ENOMEM. */
+int access_open(const struct access_options *options, struct access **ret,
+                struct failure *ret_failure);
+void access_free(struct access *a); /* NULL is allowed */
+
+/* Who asks, as far as the transport knows. */
+struct access_caller {
+    bool local; /* a unix socket; then uid is the peer's */
+    uid_t uid;
+    uint64_t address;         /* not local: failures_address */
+    bool certificate;         /* it proved one of the client CA, */
+    const char *const *names; /* which has these, as in grant.certificate; ends with NULL */
+    struct bytes authorization;
+};
+
+struct access_decision {
+    struct grant *grant; /* NULL: refused; else the caller's reference */
+    int status;          /* 401, 403 or 429 */
+    unsigned retry_s;    /* 429 */
+    char text[192];      /* why */
+};
+
+/* Unix sockets: the service's own user and root may do everything; others what a line with their
+ * "user" says. Else, if certificates are asked for, one must have been proved; and with an access
+ * file a token must be of a line whose "certificate", if it has one, is among the names, or
+ * without a token a line must have one of the names and no "token". Without an access file whoever
+ * has proved a certificate may do everything.
+ *
+ * Tokens are 256 random bits, and kept as digests, which are compared in constant time. */
+void access_decide(struct access *a, const struct access_caller *caller,
+                   struct access_decision *ret);
+
+/* Looks at the file again. True: grants may have changed. */
+bool access_refresh(struct access *a);
+
+/* Whether a connection that got this grant keeps it: as long as its line is as it was and has not
+ * expired. While the file cannot be read or is wrong, it does. */
+bool access_stands(const struct access *a, const struct grant *grant);
+
+/* Adds "access": {"file", "grants", "error"} to object. -ENOMEM. */
+int access_status(const struct access *a, json_t *object);
