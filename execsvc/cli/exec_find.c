@@ -65,6 +65,25 @@ static int consider(void *context, const struct wire_exec_command *c)
     return s->found->workspace ? 0 : -ENOMEM;
 }
 
+/* Only asked for by its workspace is it known whether there was one. */
+static int tell_absent(struct client *client, const char *workspace, const char *id,
+                       struct failure *ret_failure)
+{
+    const struct wire_message request = {
+        .type = WIRE_EXEC_ATTACH,
+        .exec_attach = {.workspace = bytes_of_string(workspace), .id = bytes_of_string(id)}};
+    struct wire_frame *reply;
+    struct failure f = {0};
+    int r = workspace[0] ? cli_call(client, &request, &reply, &f) : -ENOENT;
+    if (r == 0)
+        wire_frame_free(reply); /* it has come meanwhile: whoever asks again finds it */
+    if (r == -ESTALE)
+        return failure_set(ret_failure, r,
+                           "%s: it has ended so long ago that its verdict was forgotten", id);
+    return failure_set(ret_failure, -ENOENT, "%s: no such command%s; see `berth ps --all`", id,
+                       workspace[0] ? " in this workspace" : "");
+}
+
 int exec_find(struct client *client, const char *workspace, const char *id, struct exec_found *ret,
               struct failure *ret_failure)
 {
@@ -77,10 +96,7 @@ int exec_find(struct client *client, const char *workspace, const char *id, stru
     if (r < 0)
         return r;
     if (search.count == 0)
-        return failure_set(ret_failure, -ENOENT,
-                           "%s: no such command, or it has ended so long ago that it was "
-                           "forgotten; see `berth ps --all`",
-                           id);
+        return tell_absent(client, workspace, id, ret_failure);
     if (search.count > 1)
         return failure_set(ret_failure, -EEXIST, "%s: in several workspaces; name one with -w ID",
                            id);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "cli/text.h"
 
 int exec_result_status(const struct wire_exec_exit *v)
 {
@@ -21,59 +22,59 @@ int exec_result_status(const struct wire_exec_exit *v)
     return EXEC_STATUS_UNKNOWN;
 }
 
-/* A text holds paths and names that others chose: nothing in it may drive a terminal. */
-static int append_escaped(struct buffer *b, struct bytes text)
+static bool has_prefix(struct bytes text, const char *prefix)
 {
-    for (size_t i = 0; i < text.len; i++) {
-        uint8_t c = text.data[i];
-        int r = c < 0x20 || c == 0x7f ? buffer_printf(b, "\\x%02x", c) : buffer_append_u8(b, c);
-        if (r < 0)
-            return r;
-    }
-    return 0;
+    size_t len = strlen(prefix);
+    return text.len >= len && memcmp(text.data, prefix, len) == 0;
 }
 
+/* The reason: the service's sentence, else what the error says. One that says by whom or why goes
+ * on with the words before it. */
 static int append_reason(struct buffer *b, const char *what, const struct wire_exec_exit *v)
 {
-    int r = buffer_printf(b, "%s", what);
-    if (r == 0 && v->text.len > 0) {
-        r = buffer_printf(b, ": ");
-        if (r == 0)
-            r = append_escaped(b, v->text);
-    } else if (r == 0 && v->error) {
-        r = buffer_printf(b, ": %s", strerror((int)v->error));
-    }
-    return r;
+    struct bytes text =
+        v->text.len || !v->error ? v->text : bytes_of_string(strerror((int)v->error));
+    bool goes_on = has_prefix(text, "by ") || has_prefix(text, "because ");
+    int r = buffer_printf(b, "%s%s", what, text.len == 0 ? "" : goes_on ? " " : ": ");
+    /* Paths and names that others chose: nothing in it may drive a terminal. */
+    return r == 0 ? text_escape(b, text, TEXT_SENTENCE) : r;
 }
 
-static int append_not_started(struct buffer *b, const struct wire_exec_exit *v)
+static int append_verdict(struct buffer *b, const struct wire_exec_exit *v)
 {
-    char what[64];
+    char what[96];
     const char *stage = wire_stage_name(v->stage);
-    (void)snprintf(what, sizeof what, "not started: %s", stage ? stage : "unknown stage");
+    switch ((uint32_t)v->verdict) {
+    case WIRE_VERDICT_EXITED:
+    case WIRE_VERDICT_SIGNALED:
+        return 0;
+    case WIRE_VERDICT_TIMED_OUT:
+        (void)snprintf(what, sizeof what, "timed out after %g s; %u process%s removed",
+                       (double)v->timeout_ms / 1000, v->removed, v->removed == 1 ? "" : "es");
+        break;
+    case WIRE_VERDICT_OOM_KILLED:
+        (void)snprintf(what, sizeof what, "killed: out of memory");
+        break;
+    case WIRE_VERDICT_KILLED:
+        (void)snprintf(what, sizeof what, "killed");
+        break;
+    case WIRE_VERDICT_NOT_STARTED:
+        (void)snprintf(what, sizeof what, "not started: %s", stage ? stage : "unknown stage");
+        break;
+    default:
+        (void)snprintf(what, sizeof what, "outcome unknown");
+    }
     return append_reason(b, what, v);
 }
 
 int exec_result_text(const struct wire_exec_exit *v, struct buffer *ret)
 {
-    bool ran = v->verdict == WIRE_VERDICT_EXITED || v->verdict == WIRE_VERDICT_SIGNALED;
-    if (ran && v->coherence == WIRE_COHERENCE_UNKNOWN)
-        return buffer_printf(ret, "ended, but a mount has not confirmed what it changed");
-    if (ran)
-        return 0;
-    if (v->verdict == WIRE_VERDICT_TIMED_OUT) {
-        int r =
-            buffer_printf(ret, "timed out after %g s; %u process%s removed",
-                          (double)v->timeout_ms / 1000, v->removed, v->removed == 1 ? "" : "es");
-        return r == 0 && v->left ? buffer_printf(ret, ", %u could not be", v->left) : r;
-    }
-    if (v->verdict == WIRE_VERDICT_OOM_KILLED)
-        return append_reason(ret, "killed: out of memory", v);
-    if (v->verdict == WIRE_VERDICT_KILLED)
-        return append_reason(ret, "killed", v);
-    if (v->verdict == WIRE_VERDICT_NOT_STARTED)
-        return append_not_started(ret, v);
-    return append_reason(ret, "outcome unknown", v);
+    bool ran = v->verdict >= WIRE_VERDICT_EXITED && v->verdict <= WIRE_VERDICT_KILLED;
+    int r = append_verdict(ret, v);
+    if (r < 0 || !ran || v->coherence != WIRE_COHERENCE_UNKNOWN)
+        return r;
+    return buffer_printf(ret, "%s a mount has not confirmed what it changed",
+                         ret->len ? "; and" : "ended, but");
 }
 
 int exec_capture_append(struct exec_capture *c, struct bytes data)

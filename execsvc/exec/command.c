@@ -396,7 +396,9 @@ static void on_terminated(void *context, const struct kill_receipt *receipt)
     size_t len = strlen(v->text);
     if (receipt->left > 0)
         (void)snprintf(v->text + len, sizeof v->text - len,
-                       "%s%zu processes that do not die are left", len ? "; " : "", receipt->left);
+                       receipt->left == 1 ? "%s%zu process that does not die is left"
+                                          : "%s%zu processes that do not die are left",
+                       len ? "; " : "", receipt->left);
     len = strlen(v->text);
     if (receipt->means == WIRE_MEANS_TREE)
         (void)snprintf(v->text + len, sizeof v->text - len,

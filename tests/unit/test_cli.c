@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "cli/bounded.h"
+#include "cli/exec_result.h"
 #include "cli/help.h"
 #include "cli/here.h"
 #include "cli/mounts.h"
@@ -207,6 +208,74 @@ static void test_suggestions(void **state)
     assert_null(help_suggest("an-extremely-long-word-that-is-none"));
 }
 
+/* --- what people are told of a command's end --------------------------------------- */
+
+static void test_verdicts_as_sentences(void **state)
+{
+    static const struct {
+        struct wire_exec_exit verdict;
+        const char *text; /* of the service's */
+        const char *expected;
+        int status;
+        bool unseen;
+    } all[] = {
+        {{.verdict = WIRE_VERDICT_EXITED, .code = 3}, "", "", 3},
+        {{.verdict = WIRE_VERDICT_EXITED},
+         "",
+         "ended, but a mount has not confirmed what it changed",
+         0,
+         true},
+        {{.verdict = WIRE_VERDICT_SIGNALED, .signal = 11}, "", "", 139},
+        {{.verdict = WIRE_VERDICT_TIMED_OUT, .timeout_ms = 500, .removed = 1},
+         "",
+         "timed out after 0.5 s; 1 process removed",
+         124},
+        {{.verdict = WIRE_VERDICT_TIMED_OUT, .timeout_ms = 60000, .removed = 2, .left = 1},
+         "1 process that does not die is left",
+         "timed out after 60 s; 2 processes removed: 1 process that does not die is left",
+         124},
+        {{.verdict = WIRE_VERDICT_OOM_KILLED, .signal = 9},
+         "it needed more than its limit",
+         "killed: out of memory: it needed more than its limit",
+         137},
+        {{.verdict = WIRE_VERDICT_KILLED, .signal = 15}, "by someone", "killed by someone", 143},
+        {{.verdict = WIRE_VERDICT_KILLED, .signal = 9},
+         "because its workspace is removed",
+         "killed because its workspace is removed",
+         137},
+        {{.verdict = WIRE_VERDICT_KILLED, .signal = 9},
+         "nobody is attached to it any more",
+         "killed: nobody is attached to it any more; and a mount has not confirmed what it changed",
+         137,
+         true},
+        {{.verdict = WIRE_VERDICT_KILLED}, "", "killed", 120},
+        {{.verdict = WIRE_VERDICT_NOT_STARTED, .stage = WIRE_STAGE_EXECVE, .code = 127, .error = 2},
+         "x\x1b[2J: not found in PATH",
+         "not started: execve: x\\x1b[2J: not found in PATH",
+         127},
+        {{.verdict = WIRE_VERDICT_NOT_STARTED, .stage = WIRE_STAGE_FORK, .code = 125, .error = 11},
+         "",
+         "not started: fork: Resource temporarily unavailable",
+         125},
+        {{.verdict = WIRE_VERDICT_NOT_STARTED, .stage = 99}, "", "not started: unknown stage", 125},
+        {{.verdict = WIRE_VERDICT_UNKNOWN, .error = 104},
+         "the keeper of commands has gone",
+         "outcome unknown: the keeper of commands has gone",
+         120},
+        {{.verdict = 77}, "", "outcome unknown", 120, true},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(all); i++) {
+        _cleanup_buffer_ struct buffer out = {0};
+        struct wire_exec_exit v = all[i].verdict;
+        v.coherence = all[i].unseen ? WIRE_COHERENCE_UNKNOWN : WIRE_COHERENCE_SEEN;
+        v.text = bytes_of_string(all[i].text);
+        assert_int_equal(exec_result_text(&v, &out), 0);
+        assert_int_equal(buffer_append_u8(&out, 0), 0);
+        assert_string_equal((const char *)out.data, all[i].expected);
+        assert_int_equal(exec_result_status(&v), all[i].status);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -219,6 +288,7 @@ int main(void)
         cmocka_unit_test(test_bounded_work),
         cmocka_unit_test(test_bounded_work_that_fails),
         cmocka_unit_test(test_suggestions),
+        cmocka_unit_test(test_verdicts_as_sentences),
     };
     if (!setlocale(LC_CTYPE, "C.UTF-8")) {
         (void)fputs("no locale C.UTF-8\n", stderr);

@@ -110,7 +110,10 @@ def test_a_verdict_that_has_expired_says_so(harness, start_service, tmp_path, me
     for command in ("wait", "logs", "attach"):
         expired = berth(command, "-w", WORKSPACE, "old")
         assert (expired.returncode, expired.stdout) == (125, "")
-        assert "has ended so long ago that it was forgotten" in expired.stderr
+        assert expired.stderr == f"berth: {command}: old: it has ended so long ago that its verdict was forgotten\n"
+        never = berth(command, "-w", WORKSPACE, "new")
+        assert (never.returncode, never.stdout) == (125, "")
+        assert never.stderr == f"berth: {command}: new: no such command in this workspace; see `berth ps --all`\n"
     with ExecClient(service.socket) as client:
         for ask in (client.attach, client.kill):
             with pytest.raises(CallError) as refused:
