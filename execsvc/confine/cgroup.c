@@ -307,6 +307,21 @@ void cgroup_base_sweep(struct cgroup_base *base)
     base->left_count = kept;
 }
 
+void cgroup_remove_left(const char *path, const char *name)
+{
+    const char *last = strrchr(path, '/');
+    if (!last || strcmp(last + 1, name) != 0)
+        return;
+    struct cgroup_base left = {.fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)};
+    if (left.fd < 0)
+        return;
+    if (is_cgroup2(left.fd)) {
+        clear(&left);
+        (void)rmdir(path);
+    }
+    close_fd(&left.fd);
+}
+
 void cgroup_base_free(struct cgroup_base *base)
 {
     if (!base)

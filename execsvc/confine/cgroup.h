@@ -24,6 +24,10 @@ int cgroup_base_open(const char *parent, const char *name, struct cgroup_base **
 /* Removes the directory, and the cgroups in it that are empty. */
 void cgroup_base_free(struct cgroup_base *base);
 
+/* Removes what a process that was killed has left at this path (cgroup_base_path), and kills what
+ * is in it. The directory's name must be this one. Nobody may be using it. */
+void cgroup_remove_left(const char *path, const char *name);
+
 /* Tries again to remove those that were not empty when they were freed. Cheap when there are none.
  */
 void cgroup_base_sweep(struct cgroup_base *base);
@@ -65,7 +69,8 @@ bool cgroup_frozen(const struct cgroup *cgroup);
 /* Kills everything in it at once; what is forked at that moment is killed too. */
 int cgroup_kill(struct cgroup *cgroup);
 
-/* True if the kernel killed it whole, or is about to, since it needed more memory than its limit. */
+/* True if the kernel killed it whole, or is about to, since it needed more memory than its limit.
+ */
 bool cgroup_out_of_memory(const struct cgroup *cgroup);
 
 /* Puts a process into the cgroup whose directory is fd, where clone3 could not put it there; 0: the

@@ -437,19 +437,25 @@ static void on_lost(void *context, const char *reason)
 {
     struct exec_service *s = context;
     bool was_ready = s->ready;
-    char text[256];
+    bool foreign = link_is_foreign(s->link);
+    char text[320];
     if (was_ready)
         log_info("the keeper of commands has gone: %s", reason);
     (void)snprintf(text, sizeof text,
                    "the keeper of commands cannot be reached: %s; see exec/log in the root",
                    reason);
+    if (foreign)
+        (void)snprintf(text, sizeof text,
+                       "%s: it keeps commands that were started before this service was, and ends "
+                       "soon after the last of them; until then none can be started or asked for",
+                       reason);
     link_drop(s);
     (void)event_del(s->again);
     if (TAILQ_EMPTY(&s->relays))
         return;
-    if (++s->tries >= CONNECT_TRIES) {
+    if (foreign || ++s->tries >= CONNECT_TRIES) {
         s->tries = 0;
-        refuse_waiting(s, -ECONNREFUSED, text);
+        refuse_waiting(s, foreign ? -EPROTONOSUPPORT : -ECONNREFUSED, text);
         return;
     }
     const struct timeval pause = {.tv_usec = CONNECT_PAUSE_MS * 1000};
@@ -693,6 +699,7 @@ int exec_service_new(struct event_base *base, const struct exec_service_options 
         free(s);
         return -ENOMEM;
     }
+    keeper_sweep(&s->settings);
     *ret = s;
     return 0;
 }

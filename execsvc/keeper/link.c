@@ -1,9 +1,12 @@
 #include "keeper/link.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 
 #include "base/cleanup.h"
+#include "base/hash.h"
 
 #define LINK_READ_MAX (256u << 10)
 
@@ -21,10 +24,42 @@ struct link {
     struct event *ended;
     char reason[160];
     bool ready;
+    bool foreign;
     bool starved; /* somebody waits for room */
     bool dead;
     uint8_t *read_buffer;
 };
+
+static uint64_t hash_string(uint64_t hash, const char *text)
+{
+    return hash_bytes(hash, text, strlen(text) + 1);
+}
+
+static uint64_t protocol(void)
+{
+    uint64_t hash = HASH_START + LINK_PROTOCOL;
+    for (size_t i = 0; i < wire_row_count(); i++) {
+        const struct wire_row *row = wire_row_at(i);
+        const uint32_t numbers[] = {row->type, row->class, row->field_count};
+        hash = hash_bytes(hash, numbers, sizeof numbers);
+        for (size_t n = 0; n < row->field_count; n++) {
+            const uint32_t type = row->fields[n].type;
+            hash = hash_bytes(hash_string(hash, row->fields[n].name), &type, sizeof type);
+        }
+    }
+    return hash_end(hash);
+}
+
+static void protocol_text(char ret[32])
+{
+    (void)snprintf(ret, 32, " protocol %016" PRIx64, protocol());
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t len = strlen(text);
+    return len >= strlen(end) && strcmp(text + len - strlen(end), end) == 0;
+}
 
 static void link_fail(struct link *l, const char *reason)
 {
@@ -92,6 +127,27 @@ bool link_has_room(struct link *l)
     return room;
 }
 
+/* The other end is told as well: it has our agent by now. */
+static bool refuse_foreign(struct link *l)
+{
+    char ours[32];
+    char reason[sizeof l->reason];
+    const char *agent = session_peer(l->session)->agent;
+    protocol_text(ours);
+    if (ends_with(agent, ours))
+        return false;
+    l->foreign = true;
+    (void)snprintf(reason, sizeof reason, "%.110s is of another build than this one", agent);
+    link_write(l);
+    link_fail(l, reason);
+    return true;
+}
+
+bool link_is_foreign(const struct link *l)
+{
+    return l->foreign;
+}
+
 static void on_readable(evutil_socket_t fd, short what, void *context)
 {
     struct link *l = context;
@@ -104,6 +160,8 @@ static void on_readable(evutil_socket_t fd, short what, void *context)
     }
     int r = session_feed(l->session, l->read_buffer, (size_t)n);
     if (!l->ready && session_ready(l->session)) {
+        if (refuse_foreign(l))
+            return;
         l->ready = true;
         l->events.ready(l->events.context);
     }
@@ -124,12 +182,17 @@ int link_new(struct event_base *base, int *fd, enum session_role role, uint32_t 
     struct link *l = calloc(1, sizeof *l);
     if (!l)
         return -ENOMEM;
+    char agent[96];
+    char version[32];
+    protocol_text(version);
+    (void)snprintf(agent, sizeof agent, "%s" BERTH_VERSION "%s",
+                   role == SESSION_SERVER ? "berth-keeper " : "berthd ", version);
     const struct session_config config = {
         .role = role,
         .max_payload = WIRE_PAYLOAD_MAX,
         .max_calls = LINK_CALLS_MAX,
         .window = window,
-        .agent = role == SESSION_SERVER ? "berth-keeper " BERTH_VERSION : "berthd " BERTH_VERSION,
+        .agent = agent,
     };
     l->events = *events;
     l->fd = -1;

@@ -12,6 +12,12 @@
 
 struct link;
 
+/* Service and keeper may be of different builds: a keeper goes on as long as its commands do. Each
+ * end tells which messages it knows, and what they mean here, as a number within its agent; with
+ * another one than its own it does not talk. To be raised when a message, a flag or a record means
+ * something else than before; what is in the table of messages counts by itself. */
+#define LINK_PROTOCOL 1
+
 /* Made from the event loop. The link may be freed in `lost` and in no other. */
 struct link_events {
     /* HELLO and WELCOME have been exchanged. */
@@ -37,6 +43,9 @@ struct session *link_session(struct link *l);
 
 /* Moves what the session has to say on its way, within this turn of the loop. */
 void link_flush(struct link *l);
+
+/* True when it was lost since the other end is of a build that speaks another protocol. */
+bool link_is_foreign(const struct link *l);
 
 /* False while enough waits: `writable` comes when there is room again. */
 bool link_has_room(struct link *l);

@@ -13,7 +13,9 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "confine/cgroup.h"
 #include "keeper/keeper.h"
+#include "store/json_file.h"
 #include "stream/unix_path.h"
 
 /* The log of a keeper is begun anew when it is larger than this. */
@@ -285,6 +287,26 @@ static int start(const struct keeper_settings *settings, const struct spawn_limi
     while (waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
     return status == 0 ? 0 : -EAGAIN;
+}
+
+void keeper_sweep(const struct keeper_settings *settings)
+{
+    _cleanup_free_ char *path = NULL;
+    if (asprintf(&path, "%s/exec", settings->root) < 0)
+        return;
+    _cleanup_close_ int exec = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    _cleanup_close_ int lock =
+        exec < 0 ? -1 : openat(exec, "lock", O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    json_t *told = NULL;
+    const char *where = NULL;
+    /* Held until it is done: one that starts meanwhile is told that there is another, and is tried
+     * again. */
+    if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB) < 0 ||
+        json_file_read(exec, KEEPER_CONFINEMENT, &told) < 0)
+        return;
+    if (json_unpack(told, "{s:{s:{s:s}}}", "confinement", "cgroup", "text", &where) == 0)
+        cgroup_remove_left(where, settings->name);
+    json_decref(told);
 }
 
 int keeper_connect(const struct keeper_settings *settings, const struct spawn_limits *limits,

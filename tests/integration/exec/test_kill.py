@@ -248,6 +248,20 @@ def test_sandbox_ends_with_its_keeper(client, service, means):
     wait_until(lambda: processes_with(word) == [], what="the end of the sandbox")
 
 
+def test_what_a_killed_keeper_left_goes_with_the_next_service(client, service, run_berth, means):
+    """Whether commands are started again or not."""
+    word = unique_sleep()
+    client.wait_started(client.start(WORKSPACE, ["setsid", "sleep", word]))
+    where = json.loads(run_berth("status", "--json", check=True).stdout)["service"]["confinement"]["cgroup"]["text"]
+    assert os.path.exists(where) == (means == "cgroup")
+    service.keeper().kill()
+    service.kill()
+    assert os.path.exists(where) == (means == "cgroup")
+    service.restart()
+    assert not os.path.exists(where)
+    wait_until(lambda: processes_with(word) == [], what="the command's end")
+
+
 @pytest.mark.parametrize("count", [
     100, pytest.param(10000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
 def test_nothing_is_left(client, service, run_berth, means, count):
