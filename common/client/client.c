@@ -98,6 +98,7 @@ int client_write_output(struct client *c)
 {
     while (c->stream) {
         struct bytes out = session_output(c->session);
+        stream_expect(c->stream, out.len);
         if (out.len == 0)
             return 0;
         ssize_t n = stream_write(c->stream, out.data, out.len);

@@ -32,6 +32,7 @@ struct stream {
     struct buffer early; /* read behind the upgrade's answer */
     uint8_t *retry;      /* TLS: a record that was offered to curl and not taken */
     size_t retry_len;
+    bool corked;   /* see stream_expect */
     int end_error; /* negative errno that the stream ended with, 0 at end of file */
     char curl_text[CURL_ERROR_SIZE];
     char alert[CURL_ERROR_SIZE]; /* curl's last text about a TLS alert of the peer's */

@@ -61,6 +61,10 @@ ssize_t stream_read(struct stream *s, void *buffer, size_t len);
  * sent a part of their record. Never raises SIGPIPE. */
 ssize_t stream_write(struct stream *s, const void *data, size_t len);
 
+/* So much is there to be written at once. What is much goes to the network in whole segments, and
+ * the rest when this is 0. */
+void stream_expect(struct stream *s, size_t len);
+
 /* exec: a second descriptor to poll for reading, on which stream_command_pump is due; else
  * -1. If nobody pumps, a command with much to say on its standard error stops. */
 int stream_command_fd(const struct stream *s);

@@ -488,13 +488,27 @@ static size_t feed_frames(struct connection *c, struct bytes in)
     return used;
 }
 
-/* Past the bufferevent, which takes 4 KiB a turn from a socket: a large WRITE would be hundreds
- * of turns. Once a turn, so that nobody keeps the loop to himself. */
+/* What has been received, or a negative number; an error or the end shows again in the bufferevent.
+ * Of TLS whole records: what its library kept of one, nobody would be told of. */
+static ssize_t receive(struct connection *c, uint8_t *data, size_t size)
+{
+    if (!c->ssl)
+        return recv(c->fd, data, size, MSG_DONTWAIT);
+    size_t len = 0, n;
+    while (size - len >= SSL3_RT_MAX_PLAIN_LENGTH &&
+           SSL_read_ex(c->ssl, data + len, size - len, &n) == 1)
+        len += n;
+    ERR_clear_error();
+    return (ssize_t)len;
+}
+
+/* Past the bufferevent, which takes 4 KiB a turn from a socket, and a record from TLS: a large
+ * WRITE would be many turns. Once a turn, so that nobody keeps the loop to himself. */
 static void feed_directly(struct connection *c)
 {
     uint8_t *data = c->server->read_buffer;
-    ssize_t n = recv(c->fd, data, SERVER_READ_MAX, MSG_DONTWAIT);
-    if (n <= 0) /* an error or the end shows again in the bufferevent */
+    ssize_t n = receive(c, data, SERVER_READ_MAX);
+    if (n <= 0)
         return;
     size_t used = feed_frames(c, bytes_of(data, (size_t)n));
     if (used < (size_t)n && speaks_frames(c) &&
@@ -507,7 +521,7 @@ static void read_frames(struct connection *c)
     if (c->processing)
         return;
     c->processing = true;
-    bool more = !c->ssl && evbuffer_get_length(bufferevent_get_input(c->bev)) >= HTTP_READ_MAX;
+    bool more = evbuffer_get_length(bufferevent_get_input(c->bev)) >= HTTP_READ_MAX;
     take_frames(c);
     while (speaks_frames(c) && !c->resumes && !over_limit(c, FLOW_LIMIT)) {
         struct bytes in = peek_input(c, SIZE_MAX);

@@ -1,6 +1,8 @@
 """Large files: read ahead when they are read from one end to the other, and not when they are read
 here and there; and never an older state than was told."""
 
+import contextlib
+import ctypes
 import os
 import random
 import socket
@@ -18,6 +20,7 @@ from lib.harness import wait_until
 MIB = 1 << 20
 SIZE = 24 * MIB
 STEP = 128 << 10  # of one READ
+PIDFD_GETFD = 438
 
 
 @pytest.fixture
@@ -141,32 +144,95 @@ def test_readers_of_many_files(workspace, service, start_mount):
     wait_until(lambda: mount.stats()["sequence_bytes"] == 0)
 
 
-def test_segments_are_filled(start_service, certificates):
-    """TLS has records of 16 KiB; a segment of the loopback's holds four."""
-    service = start_service(tls=True)
-    data = random.Random(5).randbytes(8 * MIB)
-    address, port = service.tls_url.removeprefix("https://").split(":")
-    with Connection.tcp(address, int(port), ssl.create_default_context(cafile=certificates.ca), timeout=60) as wire:
-        wire.upgrade(token=service.token)
-        wire.hello()
-        wire.call("WORKSPACE_CREATE", thread_id=b"demo")
-        (service.root / "workspaces" / "demo" / "tree" / "f").write_bytes(data)
-        root = wire.call("WORKSPACE_OPEN", key=b"demo")["node"]
-        handle = wire.call("OPEN", node=wire.call("LOOKUP", parent=root, name=b"f")["node"], flags=1)["handle"]
+# --- TLS: records of 16 KiB, of which a segment of the loopback's holds four ----------------
 
-        def received():
-            """Segments and bytes, as linux/tcp.h has them."""
-            info = wire.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
-            return struct.unpack_from("I", info, 152)[0], struct.unpack_from("Q", info, 128)[0]
-        segments, before = received()
-        tags = [wire.request("READ", handle=handle, offset=offset, size=MIB // 4)
-                for offset in range(0, len(data), MIB // 4)]
-        assert b"".join(wire.reply(tag)["data"] for tag in tags) == data
-        count, size = (now - then for now, then in zip(received(), (segments, before)))
+def carried(sock):
+    """Segments and bytes received, and sent, as linux/tcp.h has them."""
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
+    return [struct.unpack_from(kind, info, at)[0] for kind, at in (("I", 152), ("Q", 128), ("I", 156), ("Q", 120))]
+
+
+@pytest.fixture
+def wire(start_service, certificates):
+    """A connection to a service, which has a file with a handle, and the file's path."""
+    service = start_service(tls=True)
+    address, port = service.tls_url.removeprefix("https://").split(":")
+    with Connection.tcp(address, int(port), ssl.create_default_context(cafile=certificates.ca), timeout=60) as peer:
+        peer.upgrade(token=service.token)
+        peer.hello()
+        peer.call("WORKSPACE_CREATE", thread_id=b"demo")
+        peer.path = service.root / "workspaces" / "demo" / "tree" / "f"
+        peer.path.write_bytes(b"")
+        root = peer.call("WORKSPACE_OPEN", key=b"demo")["node"]
+        node = peer.call("LOOKUP", parent=root, name=b"f")["node"]
+        peer.handle = peer.call("OPEN", node=node, flags=3)["handle"]
+        yield peer
+
+
+def test_segments_are_filled(wire):
+    data = random.Random(5).randbytes(8 * MIB)
+    wire.path.write_bytes(data)
+    segments, before, _, _ = carried(wire.sock)
+    tags = [wire.request("READ", handle=wire.handle, offset=offset, size=MIB // 4)
+            for offset in range(0, len(data), MIB // 4)]
+    assert b"".join(wire.reply(tag)["data"] for tag in tags) == data
+    count, size = (now - then for now, then in zip(carried(wire.sock), (segments, before)))
+    assert size > len(data)
+    assert size / count > 32 << 10
+    # What is small does not wait for more.
+    started = time.monotonic()
+    for _ in range(20):
+        wire.call("READ", handle=wire.handle, offset=0, size=1)
+    assert time.monotonic() - started < 2
+
+
+def test_segments_of_what_is_written_are_filled(start_service, start_mount, run_berth):
+    service = start_service(tls=True)
+    run_berth("create", "demo", check=True)
+    mount = start_mount(service, url=service.tls_url)
+    path = mount.path / "demo" / "f"
+    data = random.Random(6).randbytes(8 * MIB)
+    with borrowed_socket(mount.pid) as sock:
+        _, _, segments, before = carried(sock)
+        path.write_bytes(data)
+        count, size = (now - then for now, then in zip(carried(sock)[2:], (segments, before)))
         assert size > len(data)
         assert size / count > 32 << 10
-        # What is small does not wait for more.
         started = time.monotonic()
-        for _ in range(20):
-            wire.call("READ", handle=handle, offset=0, size=1)
-        assert time.monotonic() - started < 2
+        for number in range(20):
+            path.with_name(f"f{number}").write_bytes(b"x")
+        assert time.monotonic() - started < 4
+    assert (service.root / "workspaces" / "demo" / "tree" / "f").read_bytes() == data
+
+
+@contextlib.contextmanager
+def borrowed_socket(pid):
+    """The TCP socket of another process."""
+    process = os.pidfd_open(pid)
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            if os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:"):
+                descriptor = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_GETFD, process, int(name), 0)
+                assert descriptor >= 0, os.strerror(ctypes.get_errno())
+                with socket.socket(fileno=descriptor) as sock:
+                    if sock.family == socket.AF_INET:
+                        yield sock
+                        return
+    finally:
+        os.close(process)
+    raise AssertionError("it has no TCP connection")
+
+
+def test_what_comes_in_records_of_any_size_is_taken(wire):
+    """The service takes several at once, and must not forget a part that the TLS library has."""
+    chance = random.Random(7)
+    expected, tags = b"", []
+    for size in [16384 - 40, 16384, 16385, 65536, *(chance.randrange(1, 100_000) for _ in range(200))]:
+        data = chance.randbytes(size)
+        tags.append(wire.request("WRITE", handle=wire.handle, offset=len(expected), data=data))
+        expected += data
+        if chance.random() < 0.2:
+            wire.reply(tags.pop())
+    for tag in tags:
+        wire.reply(tag)
+    assert wire.path.read_bytes() == expected
