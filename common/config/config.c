@@ -43,9 +43,9 @@ struct section {
 static const char *const client_keys[] = {
     "url",      "token_file",      "ca_file", "cert_file", "key_file", "connect_timeout",
     "symlinks", "system_prefixes", "persist", NULL};
-static const char *const service_keys[] = {"root",       "listen",        "access_file", "tls_cert",
-                                           "tls_key",    "tls_client_ca", "log_level",   "watch",
-                                           "visibility", "keep_verdicts", NULL};
+static const char *const service_keys[] = {"root",     "listen",     "access_file",   "audit_log",
+                                           "tls_cert", "tls_key",    "tls_client_ca", "log_level",
+                                           "watch",    "visibility", "keep_verdicts", NULL};
 static const struct section sections[] = {{"client", client_keys}, {"service", service_keys}};
 
 static void join_keys(const char *const *keys, char *text, size_t size)
@@ -599,6 +599,8 @@ int service_settings_load(const struct service_flags *flags, struct service_sett
     if (r < 0 || (r = file_setting(&d, flags->root, NULL, "service", "root", &s.root, f)) < 0 ||
         (!s.root && (r = paths_service_root(&s.root, f)) < 0) ||
         (r = load_listen(&d, flags, &s, f)) < 0 ||
+        (r = file_setting(&d, flags->audit_log, NULL, "service", "audit_log", &s.audit_log, f)) <
+            0 ||
         (r = file_setting(&d, flags->access_file, NULL, "service", "access_file", &s.access_file,
                           f)) < 0 ||
         (r = file_setting(&d, flags->tls_cert, NULL, "service", "tls_cert", &s.tls_cert, f)) < 0 ||
@@ -623,6 +625,7 @@ void service_settings_release(struct service_settings *s)
     free(s->config_file);
     free(s->root);
     free(s->access_file);
+    free(s->audit_log);
     free(s->tls_cert);
     free(s->tls_key);
     free(s->tls_client_ca);

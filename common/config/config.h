@@ -4,7 +4,7 @@
  *   { "client":  { "url", "token_file", "ca_file", "cert_file", "key_file",
  *                  "connect_timeout" (seconds), "persist" (seconds), "symlinks",
  *                  "system_prefixes": [ … ] },
- *     "service": { "root", "listen": [ … ], "access_file", "tls_cert", "tls_key",
+ *     "service": { "root", "listen": [ … ], "access_file", "audit_log", "tls_cert", "tls_key",
  *                  "tls_client_ca", "log_level": "error"|"warning"|"info"|"debug",
  *                  "watch": "auto"|"fanotify"|"inotify"|"none",
  *                  "visibility": [ rules as in visibility.h, one a string ] } }
@@ -76,6 +76,7 @@ struct service_flags {
     const char *const *listen; /* URLs; given ones replace those of the file */
     size_t listen_count;
     const char *access_file; /* of grants: access/grant.h */
+    const char *audit_log;
     const char *tls_cert;
     const char *tls_key;
     const char *tls_client_ca;
@@ -109,6 +110,7 @@ struct service_settings {
     char **listen; /* checked by config_listen_check */
     size_t listen_count;
     char *access_file;
+    char *audit_log;
     char *tls_cert;
     char *tls_key;
     char *tls_client_ca;

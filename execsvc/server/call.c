@@ -1,6 +1,7 @@
 #include "server/call.h"
 
-#include "server/connection.h"
+#include "base/cleanup.h"
+#include "server/account.h"
 
 bool call_connected(const struct call *c)
 {
@@ -73,6 +74,7 @@ static void call_unanswerable(struct call *c)
 
 void call_reply(struct call *c, const struct wire_message *message)
 {
+    account_end(take_ptr(c->account), message);
     if (connection_answers(c->connection)) {
         struct session *session = connection_session(c->connection);
         int r = session_send(session, c->tag, message);
@@ -90,6 +92,7 @@ void call_reply(struct call *c, const struct wire_message *message)
 
 void call_reply_error(struct call *c, int error, const char *text)
 {
+    account_end_error(take_ptr(c->account), error, text);
     if (connection_answers(c->connection) &&
         session_send_error(connection_session(c->connection), c->tag, error, text) < 0)
         call_unanswerable(c);

@@ -9,10 +9,12 @@
 #include <sys/socket.h>
 
 #include "base/table.h"
+#include "server/account.h"
 #include "server/backend.h"
 #include "server/dispatch.h"
 #include "stream/http.h"
 #include "server/park.h"
+#include "server/standing.h"
 #include "server/upgrade.h"
 
 /* One header's worth is read before a client has authenticated. */
@@ -20,9 +22,6 @@
 
 /* Output that is more than a few records. */
 #define CORKED_MIN 0x10000
-
-/* How soon a grant that was taken back is over for who has got in by it. */
-#define GRANTS_TICK_S 1
 
 #define STATE_COUNT (CONNECTION_ENDED + 1)
 
@@ -114,6 +113,7 @@ static void drop_calls(struct connection *c)
             continue;
         if (call->events.gone)
             call->events.gone(call->events.context);
+        account_end_gone(call->account);
         free(call);
     }
 }
@@ -555,13 +555,6 @@ static void answer(struct connection *c, const struct buffer *text)
     begin_closing(c);
 }
 
-static void watch_grants(struct server *s)
-{
-    const struct timeval tick = {.tv_sec = GRANTS_TICK_S};
-    if (s->connection_count + s->parked_count > 0)
-        (void)event_add(s->access_timer, &tick);
-}
-
 static int begin_frames(struct connection *c)
 {
     struct server *s = c->server;
@@ -592,7 +585,7 @@ static int begin_frames(struct connection *c)
     s->counters.upgraded++;
     connection_set_state(c, CONNECTION_HELLO);
     connection_move(c, &s->connections);
-    watch_grants(s);
+    standing_watch(s);
     bufferevent_setwatermark(c->bev, EV_READ, 0, SERVER_READ_MAX);
     bufferevent_setwatermark(c->bev, EV_WRITE, STREAM_QUEUE_MAX / 2, 0);
     (void)bufferevent_set_max_single_read(c->bev, SERVER_READ_MAX);
@@ -625,6 +618,8 @@ static void request_complete(struct connection *c)
     if (refusal.error < 0)
         server_log_refusal(c->server, "connection %llu from %s: %s", (unsigned long long)c->id,
                            c->peer.name, refusal.text);
+    if (refusal.error < 0 || c->grant)
+        account_connected(c, c->grant ? NULL : refusal.text);
     if (c->state == CONNECTION_HTTP)
         answer(c, &text);
     else
@@ -802,33 +797,6 @@ static void on_timer(evutil_socket_t fd, short what, void *context)
     case CONNECTION_ENDED:
         return;
     }
-}
-
-/* --- grants ---------------------------------------------------------------------- */
-
-static void end_fallen(struct server *s, struct connection_list *list)
-{
-    struct connection *c, *next;
-    for (c = TAILQ_FIRST(list); c; c = next) {
-        next = TAILQ_NEXT(c, link);
-        if (c->state >= CONNECTION_CLOSING || access_stands(s->access, c->grant))
-            continue;
-        log_info("connection %llu from %s: the access of %s has ended", (unsigned long long)c->id,
-                 c->peer.name, c->grant->id);
-        if (c->state == CONNECTION_PARKED)
-            connection_end(c, LOG_LEVEL_DEBUG, "its access has ended");
-        else
-            connection_goodbye(c, -EACCES, "the access that was granted has ended or was changed");
-    }
-}
-
-void connection_on_access_timer(evutil_socket_t fd, short what, void *context)
-{
-    struct server *s = context;
-    (void)access_refresh(s->access);
-    end_fallen(s, &s->connections);
-    end_fallen(s, &s->parked);
-    watch_grants(s);
 }
 
 /* --- another stream -------------------------------------------------------------- */

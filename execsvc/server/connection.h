@@ -66,9 +66,6 @@ void connection_goodbye(struct connection *c, int error, const char *text);
 
 void connection_goodbye_all(struct server *s, int error, const char *text);
 
-/* The handler of server.access_timer: ends those whose grant has expired or was taken back. */
-void connection_on_access_timer(evutil_socket_t fd, short what, void *context);
-
 /* Output not yet taken by the kernel. */
 size_t connection_queued(const struct connection *c);
 
@@ -78,10 +75,11 @@ struct call {
     struct connection *connection;
     uint64_t tag;
     const struct wire_row *row;
-    size_t cost;            /* counted against FLOW_LIMIT */
-    struct job *job;        /* runs on a worker; the call ends when it does, and may outlive its
-                               connection until then */
-    struct lock_wait *wait; /* lock_waits.h; NULL: does not wait */
+    size_t cost;             /* counted against FLOW_LIMIT */
+    struct job *job;         /* runs on a worker; the call ends when it does, and may outlive its
+                                connection until then */
+    struct lock_wait *wait;  /* lock_waits.h; NULL: does not wait */
+    struct account *account; /* account.h; NULL: it has no line */
     struct exec_removal *removal; /* WORKSPACE_REMOVE, while its job runs */
     bool cancelled;               /* CANCEL has come */
     struct call_events events;

@@ -3,6 +3,7 @@
 #include <assert.h>
 
 #include "access/permit.h"
+#include "server/account.h"
 #include "server/exec_gate.h"
 #include "server/lock_waits.h"
 
@@ -333,14 +334,19 @@ static void answer(struct connection *c, struct call *call, struct job *job)
         reply_when_seen(c, call, job);
         return;
     }
-    if (!c) /* it has gone: the request was carried out, nobody wants the answer */
+    if (!c) { /* it has gone: the request was carried out, nobody wants the answer */
+        if (job->result < 0)
+            account_end_error(call->account, job->result, job->reply.text);
+        else
+            account_end(call->account, &job->reply.message);
         free(call);
-    else if (call->row->class == WIRE_CLASS_NOTICE)
+    } else if (call->row->class == WIRE_CLASS_NOTICE) {
         notice_end(c, call);
-    else if (job->result < 0)
+    } else if (job->result < 0) {
         call_reply_error(call, job->result, job->reply.text);
-    else
+    } else {
         call_reply(call, &job->reply.message);
+    }
     job_free(job);
 }
 
@@ -388,6 +394,7 @@ static void open_call(struct connection *c, const struct wire_row *row, struct w
         return;
     }
     connection_charge(c, call->cost);
+    call->account = account_begin(c, m);
     if (row->class == WIRE_CLASS_REQUEST && connection_abandoned(c, frame->tag)) {
         call_reply_error(call, -ECANCELED, NULL);
         wire_frame_free(frame);
@@ -416,8 +423,9 @@ static void refuse(struct connection *c, const struct wire_frame *frame, int err
                    const char *text)
 {
     struct session *session = connection_session(c);
-    connection_server(c)->counters.forbidden++;
+    connection_server(c)->counters.forbidden += error != -EIO;
     server_log_refusal(connection_server(c), "%s: %s", wire_row(frame->message.type)->name, text);
+    account_forbidden(c, &frame->message, error, text);
     if (wire_row(frame->message.type)->class != WIRE_CLASS_REQUEST)
         return;
     if (session_send_error(session, frame->tag, error, text) < 0)
@@ -433,6 +441,10 @@ void dispatch_frame(struct connection *c, struct wire_frame *frame)
     char why[PERMIT_TEXT_MAX];
     connection_server(c)->message_counts[index]++;
     int r = permit_check(connection_grant(c), connection_server(c)->store, &frame->message, why);
+    if (r == 0 && !account_allows(c, &frame->message)) {
+        r = -EIO;
+        (void)snprintf(why, sizeof why, "the service cannot write its audit log");
+    }
     if (r < 0) {
         refuse(c, frame, r, why);
         wire_frame_free(frame);

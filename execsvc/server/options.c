@@ -18,6 +18,7 @@ static const char usage[] =
     "                            may be given several times (default: a unix socket in the\n"
     "                            runtime directory). ROOT/berthd.sock is always served.\n"
     "      --access-file FILE    who may do what: tokens and others, as `berth token` writes it\n"
+    "      --audit-log FILE      who did what, a JSON object a line; reopened on SIGHUP\n"
     "      --tls-cert FILE       certificate chain in PEM, for https\n"
     "      --tls-key FILE        its key\n"
     "      --tls-client-ca FILE  ask https clients for a certificate of this CA\n"
@@ -39,6 +40,7 @@ enum {
     OPTION_ROOT,
     OPTION_LISTEN,
     OPTION_ACCESS_FILE,
+    OPTION_AUDIT_LOG,
     OPTION_TLS_CERT,
     OPTION_TLS_KEY,
     OPTION_TLS_CLIENT_CA,
@@ -57,6 +59,7 @@ static const struct option long_options[] = {
     {"root", required_argument, NULL, OPTION_ROOT},
     {"listen", required_argument, NULL, OPTION_LISTEN},
     {"access-file", required_argument, NULL, OPTION_ACCESS_FILE},
+    {"audit-log", required_argument, NULL, OPTION_AUDIT_LOG},
     {"tls-cert", required_argument, NULL, OPTION_TLS_CERT},
     {"tls-key", required_argument, NULL, OPTION_TLS_KEY},
     {"tls-client-ca", required_argument, NULL, OPTION_TLS_CLIENT_CA},
@@ -95,6 +98,9 @@ static int take_option(struct options *o, int option, const char *argument)
         return add_listen(o, argument);
     case OPTION_ACCESS_FILE:
         o->flags.access_file = argument;
+        return 0;
+    case OPTION_AUDIT_LOG:
+        o->flags.audit_log = argument;
         return 0;
     case OPTION_TLS_CERT:
         o->flags.tls_cert = argument;

@@ -7,6 +7,7 @@
 #include <sys/queue.h>
 
 #include "access/access.h"
+#include "access/audit.h"
 #include "exec/exec_service.h"
 #include "server/subscribers.h"
 #include "server/workers.h"
@@ -50,6 +51,7 @@ struct server {
     struct lock_waits *lock_waits;
     struct subscribers *subscribers;
     struct access *access;
+    struct audit *audit;        /* NULL: nobody wants one */
     struct event *access_timer; /* while there are connections: do their grants still stand? */
     uint64_t epoch;             /* of this run */
     uint64_t started_ns;

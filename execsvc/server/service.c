@@ -15,6 +15,7 @@
 #include "server/listener.h"
 #include "server/lock_waits.h"
 #include "server/park.h"
+#include "server/standing.h"
 
 /* Connections get this long to take what is queued for them when the service stops. */
 #define STOP_TIMEOUT_S 3
@@ -25,7 +26,7 @@
 struct service {
     struct server server;
     struct tls *tls;
-    struct event *on_term, *on_int;
+    struct event *on_term, *on_int, *on_hup;
     struct event *stop_deadline;
     struct event *stop_check;
 };
@@ -135,12 +136,13 @@ static void service_release(struct service *service)
     listener_free_all(s);
     struct event *events[] = {service->on_term,    service->on_int, service->stop_deadline,
                               service->stop_check, s->tear_down,    s->flush,
-                              s->park_timer,       s->access_timer};
+                              s->park_timer,       s->access_timer, service->on_hup};
     for (size_t i = 0; i < ARRAY_SIZE(events); i++)
         if (events[i])
             event_free(events[i]);
     tls_free(service->tls);
     access_free(s->access);
+    audit_close(s->audit);
     store_close(s->store);
     if (s->base)
         event_base_free(s->base);
@@ -222,6 +224,8 @@ static int open_credentials(struct service *service, const struct service_settin
     const struct access_options options = {.file = settings->access_file,
                                            .certificates = settings->tls_client_ca != NULL};
     int r = access_open(&options, &s->access, ret_failure);
+    if (r == 0 && settings->audit_log)
+        r = audit_open(settings->audit_log, &s->audit, ret_failure);
     if (r == 0 && https) {
         r = tls_new(settings->tls_cert, settings->tls_key, settings->tls_client_ca, &service->tls,
                     ret_failure);
@@ -257,20 +261,31 @@ static int open_listeners(struct service *service, const struct service_settings
     return listener_open_path(s, path, ret_failure);
 }
 
+/* Whoever moves the audit log away says so. */
+static void on_hangup(evutil_socket_t number, short what, void *context)
+{
+    struct server *s = context;
+    if (s->audit)
+        audit_reopen(s->audit);
+    (void)access_refresh(s->access);
+}
+
 static int new_events(struct service *service)
 {
     struct server *s = &service->server;
     service->on_term = evsignal_new(s->base, SIGTERM, on_signal, service);
+    service->on_hup = evsignal_new(s->base, SIGHUP, on_hangup, s);
     service->on_int = evsignal_new(s->base, SIGINT, on_signal, service);
     service->stop_deadline = event_new(s->base, -1, 0, on_stop_deadline, service);
     service->stop_check = event_new(s->base, -1, EV_PERSIST, on_stop_check, service);
     s->tear_down = event_new(s->base, -1, 0, on_tear_down, s);
     s->flush = event_new(s->base, -1, 0, connection_on_flush, s);
     s->park_timer = event_new(s->base, -1, 0, park_on_timer, s);
-    s->access_timer = event_new(s->base, -1, 0, connection_on_access_timer, s);
+    s->access_timer = event_new(s->base, -1, 0, standing_on_timer, s);
     if (!service->on_term || !service->on_int || !service->stop_deadline || !service->stop_check ||
         !s->tear_down || !s->flush || !s->park_timer || !s->access_timer ||
-        event_add(service->on_term, NULL) < 0 || event_add(service->on_int, NULL) < 0)
+        event_add(service->on_term, NULL) < 0 || event_add(service->on_int, NULL) < 0 ||
+        !service->on_hup || event_add(service->on_hup, NULL) < 0)
         return -ENOMEM;
     return 0;
 }

@@ -120,6 +120,8 @@ static int add_everything(struct server *s, json_t *object)
         r = add_messages(s, object);
     if (r == 0)
         r = access_status(s->access, object);
+    if (r == 0 && s->audit)
+        r = set_number(object, "audit_lost", audit_lost(s->audit));
     if (r == 0)
         r = store_status(s->store, object);
     if (r == 0)

@@ -74,10 +74,12 @@ static int answer_stream(struct server *s, const struct access_caller *caller,
                       request->upgrade ? "this service speaks berth/1 and no other protocol"
                                        : "this is a stream: ask for Upgrade: berth/1",
                       UPGRADE_FIELD);
-    if (s->stopping || s->connection_count >= s->connections_max)
-        return refuse(ret_text, ret_refusal, 503,
-                      s->stopping ? "the service is stopping" : "too many connections",
-                      "Retry-After: 5\r\n");
+    const char *busy = s->stopping                                 ? "the service is stopping"
+                       : s->connection_count >= s->connections_max ? "too many connections"
+                       : !audit_works(s->audit) ? "the service cannot write its audit log"
+                                                : NULL;
+    if (busy)
+        return refuse(ret_text, ret_refusal, 503, busy, "Retry-After: 5\r\n");
     *ret_grant = take_ptr(grant);
     return UPGRADE_ACCEPTED;
 }

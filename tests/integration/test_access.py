@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from lib import berthwire as wire
-from lib.exec_client import WORKSPACE
+from lib.access import call, connect, refused, status_of
 from lib.harness import VERBS, grant_line, wait_until
 
 ALL = "whole"      # a token for everything
@@ -30,31 +30,6 @@ NEEDS = {
 NEEDS_NOTHING = {"HELLO", "PING", "STATUS", "FLUSH", "VISIBILITY", "LOCK_CLAIM"}
 
 REQUESTS = [m for m in wire.MESSAGES.values() if m.kind == "REQUEST"]
-
-
-def connect(url, token, timeout=20, **keywords):
-    address = urlsplit(url)
-    connection = wire.Connection.tcp(address.hostname, address.port, timeout=timeout, **keywords)
-    try:
-        connection.upgrade(token=token)
-        connection.hello()
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def call(connection, name, /, **values):
-    """The reply's fields, or the errno of an ERROR."""
-    tag = connection.request(name, **values)
-    reply = connection.wait(tag)
-    while wire.BY_NUMBER[reply.type].kind != "REPLY":
-        reply = connection.wait(tag)
-    return reply["error"] if reply.name == "ERROR" else reply.fields
-
-
-def status_of(connection):
-    return json.loads(call(connection, "STATUS")["json"])
 
 
 @pytest.fixture
@@ -205,12 +180,6 @@ def test_nodes_and_handles_of_others(whole, ours):
 
 
 # --- the life of a grant ---------------------------------------------------------------------
-
-def refused(url, token, **keywords):
-    with pytest.raises(wire.Refused) as caught:
-        connect(url, token, **keywords).close()
-    return caught.value
-
 
 def test_a_grant_that_is_taken_back(harness, service, whole, run_berth):
     """Who is in is cut off; whose line is as it was stays; nobody restarts anything."""

@@ -28,7 +28,7 @@ def test_version_and_help(harness):
     assert berthd(harness, "--version").stdout.startswith("berthd ")
     shown = berthd(harness, "--help")
     assert shown.returncode == 0
-    for option in ("--config", "--root", "--listen", "--stdio", "--access-file", "--tls-cert",
+    for option in ("--config", "--root", "--listen", "--stdio", "--access-file", "--audit-log", "--tls-cert",
                    "--tls-key", "--tls-client-ca", "--log-level", "--version"):
         assert option in shown.stdout
 
