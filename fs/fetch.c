@@ -13,17 +13,18 @@ struct fetch {
     struct buffer nodes; /* elements of the message's list */
     size_t bytes;
     uint32_t count;
-    bool ahead, no_atime;
+    uint64_t walk; /* 0: somebody waits */
+    bool no_atime;
     struct content *files[WIRE_FILES_MAX]; /* each pinned */
 };
 
-int fetch_new(struct driver *d, bool ahead, bool no_atime, struct fetch **ret)
+int fetch_new(struct driver *d, uint64_t walk, bool no_atime, struct fetch **ret)
 {
     struct fetch *f = calloc(1, sizeof *f);
     if (!f)
         return -ENOMEM;
     f->driver = d;
-    f->ahead = ahead;
+    f->walk = walk;
     f->no_atime = no_atime;
     *ret = f;
     return 0;
@@ -46,12 +47,13 @@ int fetch_add(struct fetch *f, uint64_t node, uint64_t ino, uint64_t generation,
     if (r < 0)
         return r;
     struct content *c;
-    r = content_ask(&f->driver->inodes, ino, generation, f->ahead, &c);
+    r = content_ask(&f->driver->inodes, ino, generation, f->walk != 0, &c);
     if (r < 0) {
         f->nodes.len -= 4 + sizeof number;
         return r;
     }
     c->size = (uint32_t)size;
+    c->walk = f->walk;
     f->files[f->count++] = c;
     f->bytes += size;
     *ret = c;
@@ -83,8 +85,8 @@ static void file_answered(struct fetch *f, struct content *c, const struct wire_
 
 static void fetch_end(struct fetch *f)
 {
-    if (f->ahead)
-        prefetch_answered(f->driver, f->bytes);
+    if (f->walk)
+        prefetch_answered(f->driver, f->walk, f->bytes);
     buffer_release(&f->nodes);
     free(f);
 }
@@ -121,13 +123,13 @@ void fetch_send(struct fetch *f)
         return;
     }
     q->context = f;
-    q->quiet = f->ahead;
+    q->quiet = f->walk != 0;
     q->once = true;
     q->connection = d->inodes.connection;
     q->message.readfiles =
         (struct wire_readfiles){.size = ANSWER_MAX,
                                 .flags = (f->no_atime ? (uint32_t)WIRE_READFILES_NO_ATIME : 0) |
-                                         (f->ahead ? (uint32_t)WIRE_READFILES_ENDS : 0),
+                                         (f->walk ? (uint32_t)WIRE_READFILES_ENDS : 0),
                                 .files = wire_list_of(&f->nodes, f->count)};
     request_send(q, answered);
 }

@@ -6,8 +6,9 @@
 /* Files that are asked for at once. */
 struct fetch;
 
-/* ahead: nobody waits for them. no_atime: reading them is no access. -ENOMEM. */
-int fetch_new(struct driver *d, bool ahead, bool no_atime, struct fetch **ret);
+/* walk: whose they are in advance (prefetch.c), so that nobody waits for them; or 0. no_atime:
+ * reading them is no access. -ENOMEM. */
+int fetch_new(struct driver *d, uint64_t walk, bool no_atime, struct fetch **ret);
 
 /* Adds a file of which content_get knows nothing, of about that size. -ENOSPC: it is too much for
  * one answer; -ENOMEM. */

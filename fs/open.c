@@ -251,7 +251,7 @@ static bool fetch(struct request *r)
         return true;
     }
     if (!(i->flags & INODE_SMALL) || !repair_inode_current(d, i) ||
-        fetch_new(d, false, r->message.open.flags & WIRE_OPEN_NO_ATIME, &f) < 0)
+        fetch_new(d, 0, r->message.open.flags & WIRE_OPEN_NO_ATIME, &f) < 0)
         return false;
     bool added = fetch_add(f, i->node, i->ino, i->generation, 0, &c) == 0;
     if (added)

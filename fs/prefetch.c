@@ -40,8 +40,8 @@ struct walk {
     bool backward;
     size_t depth;
     size_t window;
-    size_t asked, used; /* ever */
-    size_t listings;    /* asked for */
+    size_t asked, came, used; /* ever */
+    size_t listings;          /* asked for */
     struct place places[DEPTH_MAX];
 };
 
@@ -176,8 +176,8 @@ static size_t flight_max(const struct prefetch *p)
 {
     size_t max = PREFETCH_FLIGHT;
     for (size_t i = 0; i < PREFETCH_WALKS; i++)
-        if (p->walks[i].window / 4 > max)
-            max = p->walks[i].window / 4;
+        if (p->walks[i].window / 2 > max)
+            max = p->walks[i].window / 2;
     return max;
 }
 
@@ -195,7 +195,7 @@ static bool walk_ask(struct driver *d, struct walk *w)
     struct wire_dirent entry;
     size_t steps = STEPS_MAX;
     size_t room = walk_room(w);
-    if (room < w->window / 4 || room == 0 || fetch_new(d, true, true, &f) < 0)
+    if (room < w->window / 4 || room == 0 || fetch_new(d, w->number, true, &f) < 0)
         return false;
     while (fetch_bytes(f) < room && walk_next(d, w, &steps, &entry)) {
         struct content *c;
@@ -204,7 +204,6 @@ static bool walk_ask(struct driver *d, struct walk *w)
             w->places[w->depth - 1].passed--;
             break;
         }
-        c->walk = w->number;
     }
     size_t bytes = fetch_bytes(f);
     w->asked += bytes;
@@ -213,13 +212,19 @@ static bool walk_ask(struct driver *d, struct walk *w)
     return bytes;
 }
 
+/* Nothing of what came for it was opened, and somebody is elsewhere now. */
+static bool is_left(const struct prefetch *p, const struct walk *w)
+{
+    return w != &p->walks[0] && w->came && !w->used;
+}
+
 static void ask(struct driver *d)
 {
     struct prefetch *p = d->prefetch;
     if (!coherence_live(d) || d->stopping)
         return;
-    for (size_t i = 0; i < PREFETCH_WALKS; i++)
-        while (p->walks[i].number && p->under_way < flight_max(p) && walk_ask(d, &p->walks[i]))
+    for (struct walk *w = p->walks; w < p->walks + PREFETCH_WALKS; w++)
+        while (w->number && !is_left(p, w) && p->under_way < flight_max(p) && walk_ask(d, w))
             ;
 }
 
@@ -229,8 +234,19 @@ void prefetch_listed(struct driver *d)
         ask(d);
 }
 
-void prefetch_answered(struct driver *d, size_t bytes)
+static struct walk *find_walk(struct prefetch *p, uint64_t number)
 {
+    for (size_t i = 0; i < PREFETCH_WALKS; i++)
+        if (p->walks[i].number == number)
+            return &p->walks[i];
+    return NULL;
+}
+
+void prefetch_answered(struct driver *d, uint64_t walk, size_t bytes)
+{
+    struct walk *w = find_walk(d->prefetch, walk);
+    if (w)
+        w->came += bytes;
     d->prefetch->under_way -= bytes;
     ask(d);
 }
@@ -243,15 +259,15 @@ static struct walk *walk_new(struct prefetch *p)
     const struct walk *before = &p->walks[0];
     if (!p->first_window)
         p->first_window = PREFETCH_FIRST;
-    else if (before->used < before->asked / 2 && p->first_window > PREFETCH_LEAST)
+    else if (before->used < before->came / 2 && p->first_window > PREFETCH_LEAST)
         p->first_window /= 2;
-    else if (before->used >= before->asked / 2 && p->first_window < PREFETCH_MOST)
+    else if (before->used > before->came / 2 && p->first_window < PREFETCH_MOST)
         p->first_window *= 2;
     memmove(&p->walks[1], &p->walks[0], sizeof p->walks - sizeof p->walks[0]);
     struct walk *w = &p->walks[0];
     w->number = ++p->last_number;
     w->window = p->first_window;
-    w->asked = w->used = w->depth = w->listings = 0;
+    w->asked = w->came = w->used = w->depth = w->listings = 0;
     return w;
 }
 
@@ -304,18 +320,14 @@ void prefetch_missed(struct driver *d, const struct inode *file)
 
 void prefetch_used(struct driver *d, const struct content *c)
 {
-    struct prefetch *p = d->prefetch;
-    for (size_t i = 0; p && i < PREFETCH_WALKS; i++) {
-        struct walk *w = &p->walks[i];
-        if (!w->number || w->number != c->walk)
-            continue;
-        w->used += c->size < w->asked - w->used ? c->size : w->asked - w->used;
-        w->window += c->size;
-        if (w->window > PREFETCH_WINDOW_MAX)
-            w->window = PREFETCH_WINDOW_MAX;
-        ask(d);
+    struct walk *w = d->prefetch && c->walk ? find_walk(d->prefetch, c->walk) : NULL;
+    if (!w)
         return;
-    }
+    w->used += c->size < w->asked - w->used ? c->size : w->asked - w->used;
+    w->window += c->size;
+    if (w->window > PREFETCH_WINDOW_MAX)
+        w->window = PREFETCH_WINDOW_MAX;
+    ask(d);
 }
 
 void prefetch_free(struct driver *d)

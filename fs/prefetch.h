@@ -14,15 +14,18 @@
  * has opened. The first window is PREFETCH_FIRST, which holds git's own files in a checkout of some
  * thousand; it grows by the size of each file that is opened, so it doubles when all in it are
  * used, up to PREFETCH_WINDOW_MAX; when nothing is opened, nothing more is asked for. A new walk
- * starts with half as much when less than half of what the one before asked for was used, at least
- * PREFETCH_LEAST, and with twice as much, at most PREFETCH_MOST, otherwise: files opened here and
- * there cost 64 KiB each after the fourth.
+ * starts with half as much when of what has come for the one before less than half was used, at
+ * least PREFETCH_LEAST, and with twice as much, at most PREFETCH_MOST, when more was: files opened
+ * here and there cost 64 KiB each after the fourth.
  *
- * Of all walks, a quarter of the largest window, at least PREFETCH_FLIGHT, is under way at a time,
- * so that what somebody waits for has not much before it. */
+ * Of all walks, half of the largest window, at least PREFETCH_FLIGHT, is under way at a time: what
+ * somebody waits for has no more than that before it, and text, which shrinks to a fourth, fills a
+ * line of 100 Mbit and 20 ms. The newest walk goes first; one of which nothing that came was opened
+ * waits until something is, when somebody has begun elsewhere. */
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct content;
 struct driver;
@@ -32,7 +35,7 @@ struct inode;
 #define PREFETCH_LEAST ((size_t)64 << 10)
 #define PREFETCH_MOST ((size_t)1 << 20)
 #define PREFETCH_WINDOW_MAX ((size_t)32 << 20)
-#define PREFETCH_FLIGHT ((size_t)256 << 10)
+#define PREFETCH_FLIGHT ((size_t)512 << 10)
 
 /* Walks that go on at the same time: programs that read a tree with several threads. */
 #define PREFETCH_WALKS 8
@@ -46,7 +49,7 @@ void prefetch_used(struct driver *d, const struct content *c);
 /* Directories were read ahead. */
 void prefetch_listed(struct driver *d);
 
-/* What was asked for ahead has come, or will not. */
-void prefetch_answered(struct driver *d, size_t bytes);
+/* What a walk has asked for has come, or will not. */
+void prefetch_answered(struct driver *d, uint64_t walk, size_t bytes);
 
 void prefetch_free(struct driver *d);
