@@ -149,6 +149,10 @@ static void session_seeds(const char *dir, const struct wire_row *row, const str
     uint8_t first = (uint8_t)(1 | (features ? 4 : 0) | (row->type & 8));
     if (t.by_client.len <= SEED_MAX)
         write_seed(dir, "fuzz_session_server", name, first, buffer_view(&t.by_client));
+    /* Bit 2 is another one there: the talk begins behind the upgrade. */
+    if (t.by_client.len <= SEED_MAX)
+        write_seed(dir, "fuzz_control", name, (uint8_t)((first & ~3U) | 4),
+                   buffer_view(&t.by_client));
     if (t.by_server.len <= SEED_MAX)
         write_seed(dir, "fuzz_session_client", name, first, buffer_view(&t.by_server));
     talk_free(&t);
@@ -223,8 +227,7 @@ static void corpus(const char *dir)
                    bytes_of_string(proxied[i]));
     static const char *const entries[] = {
         "*.example.org:443\na.Example.org.:443",
-        "b\xc3\xbc"
-        "cher.example:*\nxn--bcher-kva.example:1",
+        "b\303\274cher.example:*\nxn--bcher-kva.example:1",
         "[2001:db8::/32]:8080\n[2001:db8::1]:8080",
         "10.0.0.0/8:*\n10.1.2.3:5",
         "*:443\n0x7f.1:443",
