@@ -241,7 +241,7 @@ class World:
         self.hosts = directory / "hosts"
         self.hosts.write_text("127.0.0.1 localhost\n::1 localhost\n")
         self.resolv_conf = directory / "resolv.conf"
-        self.resolv_conf.write_text(f"nameserver {NAME_SERVER}\noptions timeout:1 attempts:1\n")
+        self.resolv_conf.write_text(f"nameserver {NAME_SERVER}\noptions timeout:5 attempts:1\n")
 
     @staticmethod
     def _name_server_socket():
