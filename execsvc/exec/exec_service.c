@@ -442,7 +442,7 @@ static void on_lost(void *context, const char *reason)
     if (was_ready)
         log_info("the keeper of commands has gone: %s", reason);
     (void)snprintf(text, sizeof text,
-                   "the keeper of commands cannot be reached: %s; see exec/log in the root",
+                   "the keeper of commands cannot be reached: %s; see exec/.log in the root",
                    reason);
     if (foreign)
         (void)snprintf(text, sizeof text,

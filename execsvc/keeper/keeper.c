@@ -6,6 +6,7 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "keeper/private.h"
 #include "names/thread_id.h"
@@ -20,9 +21,6 @@
 /* Input that a call may send before the first grant: one pipe's worth and some, as a service gives
  * its own clients. */
 #define KEEPER_WINDOW (256u << 10)
-
-/* Hashes of IDs whose verdicts became too old: 1 MiB. When there are more, all are forgotten. */
-#define EXPIRED_MAX 65536
 
 /* Bytes of an ID that is made here: nobody guesses another one's. */
 #define ID_RANDOM 8
@@ -76,10 +74,16 @@ static struct kept *find(const struct keeper *k, struct bytes workspace, uint32_
     return c;
 }
 
+/* The same in every keeper. */
+static uint64_t expired_key(uint64_t hash, uint32_t slot)
+{
+    return hash_end(hash_bytes(hash, &slot, sizeof slot));
+}
+
 static bool has_expired(const struct keeper *k, struct bytes workspace, uint32_t slot,
                         struct bytes id)
 {
-    return table_get(&k->expired, table_hash_pair(kept_hash(workspace, id), slot)) != NULL;
+    return expired_has(&k->expired, expired_key(kept_hash(workspace, id), slot));
 }
 
 /* Finds what a request names, or answers that it is not there. */
@@ -123,9 +127,7 @@ static void on_look(evutil_socket_t fd, short what, void *context)
 
 static void expire(struct keeper *k, struct kept *c)
 {
-    if (k->expired.count >= EXPIRED_MAX)
-        table_release(&k->expired);
-    (void)table_put(&k->expired, table_hash_pair(c->hash, c->record.slot), k, NULL);
+    expired_add(&k->expired, expired_key(c->hash, c->record.slot));
     kept_free(c, true);
 }
 
@@ -605,6 +607,7 @@ int keeper_new(struct event_base *base, const struct keeper_options *options, st
     k->base = base;
     k->exec = options->exec;
     k->limits = *options->limits;
+    expired_open(k->exec, &k->expired);
     k->keep_ns = options->keep_s * NSEC_PER_SEC;
     TAILQ_INIT(&k->all);
     TAILQ_INIT(&k->ended);
@@ -654,7 +657,7 @@ void keeper_free(struct keeper *k)
     clear_free_all(k);
     syncer_free(k->syncer);
     table_release(&k->commands);
-    table_release(&k->expired);
+    expired_release(&k->expired);
     request_user_release(&k->user);
     if (k->look)
         event_free(k->look);

@@ -16,7 +16,7 @@
 #include "exec/spawn.h"
 
 /* In the directory where commands are kept: what confinement_status says, for the service. */
-#define KEEPER_CONFINEMENT "confinement.json"
+#define KEEPER_CONFINEMENT ".confinement.json"
 
 /* End what lives; without, -EBUSY. Slots have 24 bits. */
 #define KEEPER_FORCE (UINT32_C(1) << 31)

@@ -8,6 +8,7 @@
 #include "confine/confinement.h"
 #include "exec/command.h"
 #include "exec/termination.h"
+#include "keeper/expired.h"
 #include "keeper/keeper.h"
 #include "keeper/link.h"
 #include "keeper/record.h"
@@ -38,10 +39,10 @@ struct keeper {
     struct spawn_limits limits;
     struct confinement *confinement;
     struct syncer *syncer;
-    struct table commands; /* the first of each chain, by hash of workspace and ID */
-    struct table expired;  /* those that were forgotten for their age, by hash and slot */
-    struct table slots;    /* of workspaces that commands were started in, see clear_earlier */
-    struct kept_list all;  /* by serial */
+    struct table commands;  /* the first of each chain, by hash of workspace and ID */
+    struct expired expired; /* those that were forgotten for their age, by hash and slot */
+    struct table slots;     /* of workspaces that commands were started in, see clear_earlier */
+    struct kept_list all;   /* by serial */
     struct kept_list ended;
     size_t running;
     size_t left; /* that have ended, and whose leader has left something behind */

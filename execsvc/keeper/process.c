@@ -25,6 +25,7 @@
  * place, so that putting one in place never overwrites another. */
 #define SCRATCH_FD 16
 
+/* Names in ROOT/exec that begin with a dot are the keeper's own: no workspace's does. */
 static int exec_path(const char *root, const char *name, char **ret)
 {
     return asprintf(ret, "%s/exec/%s", root, name) < 0 ? -ENOMEM : 0;
@@ -95,9 +96,9 @@ static int open_exec(struct process *p, const char *root, struct failure *ret_fa
     p->exec = openat(p->root, "exec", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (p->exec < 0)
         return failure_set(ret_failure, -errno, "%s/exec: %s", root, strerror(errno));
-    p->lock = openat(p->exec, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    p->lock = openat(p->exec, ".lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (p->lock < 0)
-        return failure_set(ret_failure, -errno, "%s/exec/lock: %s", root, strerror(errno));
+        return failure_set(ret_failure, -errno, "%s/exec/.lock: %s", root, strerror(errno));
     if (flock(p->lock, LOCK_EX | LOCK_NB) < 0)
         return failure_set(ret_failure, -EBUSY, "%s has a keeper of commands already", root);
     /* For people. */
@@ -162,7 +163,7 @@ static int process_begin(struct process *p, const struct keeper_settings *settin
     int r = open_exec(p, settings->root, ret_failure);
     if (r < 0)
         return r;
-    r = exec_path(settings->root, "socket", &p->socket_path);
+    r = exec_path(settings->root, ".socket", &p->socket_path);
     if (r == 0)
         r = unix_path_listen(p->socket_path, &p->socket, &st, ret_failure);
     else
@@ -218,7 +219,7 @@ static int open_log(const char *root, int *ret)
     _cleanup_free_ char *directory = NULL;
     _cleanup_free_ char *path = NULL;
     struct stat st;
-    if (asprintf(&directory, "%s/exec", root) < 0 || exec_path(root, "log", &path) < 0)
+    if (asprintf(&directory, "%s/exec", root) < 0 || exec_path(root, ".log", &path) < 0)
         return -ENOMEM;
     if (mkdir(directory, 0700) < 0 && errno != EEXIST)
         return -errno;
@@ -296,7 +297,7 @@ void keeper_sweep(const struct keeper_settings *settings)
         return;
     _cleanup_close_ int exec = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     _cleanup_close_ int lock =
-        exec < 0 ? -1 : openat(exec, "lock", O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+        exec < 0 ? -1 : openat(exec, ".lock", O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     json_t *told = NULL;
     const char *where = NULL;
     /* Held until it is done: one that starts meanwhile is told that there is another, and is tried
@@ -314,7 +315,7 @@ int keeper_connect(const struct keeper_settings *settings, const struct spawn_li
 {
     _cleanup_free_ char *path = NULL;
     _cleanup_close_ int fd = -1;
-    int r = exec_path(settings->root, "socket", &path);
+    int r = exec_path(settings->root, ".socket", &path);
     if (r == 0)
         r = unix_path_connect(path, &fd);
     if (r == -ENOENT || r == -ECONNREFUSED) {

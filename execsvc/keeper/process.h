@@ -1,7 +1,7 @@
 /* The process that the keeper lives in: berthd's own program in another mode. There is one for each
  * root, which the service starts when it first needs it and which outlives it: it ends when nothing
- * runs and no service has been connected for a while. It holds ROOT/exec/lock, and services find it
- * at ROOT/exec/socket; both are for the service's own user alone. */
+ * runs and no service has been connected for a while. It holds ROOT/exec/.lock, and services find
+ * it at ROOT/exec/.socket; both are for the service's own user alone. */
 #pragma once
 
 #include <stdint.h>

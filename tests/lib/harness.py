@@ -259,7 +259,7 @@ class Service(Process):
     def keeper(self):
         """The process that keeps this root's commands, or None."""
         try:
-            pid = int((self.root / "exec" / "lock").read_text())
+            pid = int((self.root / "exec" / ".lock").read_text())
             line = Path(f"/proc/{pid}/cmdline").read_bytes()
         except (OSError, ValueError):
             return None
@@ -274,7 +274,7 @@ class Service(Process):
             if keeper:
                 keeper.stop()
         with contextlib.suppress(OSError):
-            log = (self.root / "exec" / "log").read_text(errors="replace")
+            log = (self.root / "exec" / ".log").read_text(errors="replace")
             found = SUSPICIOUS.search(log)
             if found:
                 raise HarnessError(f"the keeper of commands wrote {found.group(0)!r}:\n{log}")

@@ -9,9 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "keeper/expired.h"
 #include "keeper/record.h"
 
 static int new_directory(void)
@@ -34,7 +36,7 @@ static void remove_directory(int fd)
     DIR *d = fdopendir(fd);
     struct dirent *entry;
     while ((entry = readdir(d)))
-        if (entry->d_name[0] != '.')
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
             (void)unlinkat(dirfd(d), entry->d_name, 0);
     assert_int_equal(rmdir(path), 0);
     assert_int_equal(closedir(d), 0);
@@ -267,6 +269,43 @@ static void damaged_record_is_none(void **state)
     remove_directory(directory);
 }
 
+/* --- those that have expired ----------------------------------------------------------------- */
+
+static void test_expired_are_known_to_the_next(void **state)
+{
+    struct expired e;
+    int directory = new_directory();
+    expired_open(directory, &e);
+    assert_false(expired_has(&e, 7));
+    for (uint64_t i = 1; i <= EXPIRED_MAX + 3; i++)
+        expired_add(&e, i);
+    for (int again = 0; again < 2; again++) {
+        assert_false(expired_has(&e, 3)); /* the oldest made room */
+        assert_true(expired_has(&e, 4) && expired_has(&e, EXPIRED_MAX + 3));
+        expired_release(&e);
+        expired_open(directory, &e);
+    }
+    expired_add(&e, 1);
+    assert_true(expired_has(&e, 1) && !expired_has(&e, 4) && expired_has(&e, 5));
+    expired_release(&e);
+    struct stat st;
+    assert_int_equal(fstatat(directory, ".expired", &st, 0), 0);
+    assert_int_equal(st.st_size, (EXPIRED_MAX + 1) * 8);
+    remove_directory(directory);
+}
+
+static void test_expired_without_a_file(void **state)
+{
+    struct expired e;
+    int directory = new_directory();
+    assert_int_equal(symlinkat("elsewhere", directory, ".expired"), 0);
+    expired_open(directory, &e);
+    expired_add(&e, 5);
+    assert_true(expired_has(&e, 5) && !expired_has(&e, 6));
+    expired_release(&e);
+    remove_directory(directory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -276,6 +315,8 @@ int main(void)
         cmocka_unit_test(spool_refuses_what_is_none),
         cmocka_unit_test(record_comes_back),
         cmocka_unit_test(damaged_record_is_none),
+        cmocka_unit_test(test_expired_are_known_to_the_next),
+        cmocka_unit_test(test_expired_without_a_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

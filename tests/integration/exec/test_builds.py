@@ -20,9 +20,9 @@ class OtherKeeper:
 
     def __init__(self, root, agent):
         (root / "exec").mkdir(mode=0o700, exist_ok=True)
-        self.lock = os.open(root / "exec/lock", os.O_RDWR | os.O_CREAT, 0o600)
+        self.lock = os.open(root / "exec/.lock", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self.lock, fcntl.LOCK_EX)
-        self.path = root / "exec/socket"
+        self.path = root / "exec/.socket"
         self.agent = agent
         self.got = []
         self.listener = socket.socket(socket.AF_UNIX)
@@ -76,7 +76,7 @@ def test_newer_keeper(client, service):
     call = client.start(WORKSPACE, ["sh", "-c", "sleep 1; exit 3"], flags=DETACH, exec_id="runs")
     assert client.wait_verdict(call).verdict == "running"
     sock = socket.socket(socket.AF_UNIX)
-    sock.connect(str(service.root / "exec/socket"))
+    sock.connect(str(service.root / "exec/.socket"))
     other = Connection.socket(sock, 10)
     agent = other.hello(agent=b"berthd 0.0.9 protocol 0123456789abcdef")["agent"]
     assert re.fullmatch(rb"berth-keeper \S+ protocol [0-9a-f]{16}", agent)

@@ -144,6 +144,12 @@ def test_same_id_in_another_workspace_is_another_command(client, run_berth):
     assert client.wait(call).code == 0 and bytes(call.output[1]) == b"two\n"
 
 
+@pytest.mark.parametrize("name", ["lock", "log", "socket", "expired", "confinement.json", "record"])
+def test_no_workspace_is_in_the_way(client, run_berth, name):
+    run_berth("create", name, check=True)
+    assert client.wait(client.start(name, ["true"], exec_id=name)).code == 0
+
+
 def test_id_that_has_run_is_not_run_again_after_everything_was_restarted(service, client, tree):
     client.wait(client.start(WORKSPACE, ["sh", "-c", "echo x >> runs; cat runs; exit 6"], exec_id="once"))
     service.keeper().kill()

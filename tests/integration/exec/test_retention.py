@@ -114,6 +114,7 @@ def test_a_verdict_that_has_expired_says_so(harness, start_service, tmp_path, me
         never = berth(command, "-w", WORKSPACE, "new")
         assert (never.returncode, never.stdout) == (125, "")
         assert never.stderr == f"berth: {command}: new: no such command in this workspace; see `berth ps --all`\n"
+    service.keeper().kill()  # the next one knows as well
     with ExecClient(service.socket) as client:
         for ask in (client.attach, client.kill):
             with pytest.raises(CallError) as refused:
