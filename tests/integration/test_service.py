@@ -1,6 +1,7 @@
 """The service's life, its listeners, who may come in, HTTP, and --stdio."""
 
 import concurrent.futures
+import errno
 import json
 import os
 import select
@@ -138,6 +139,46 @@ def test_default_socket(harness):
     with raw.Stream(f"unix:{path}") as stream:
         stream.ping()
     service.wait_for_line(r"listening on unix:.*berthd\.sock", 2)
+
+
+def listening(pid):
+    """(family, address) of the sockets on which a process listens."""
+    ours = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+    found = []
+    for family in ("tcp", "tcp6", "udp", "udp6"):
+        for words in map(str.split, Path(f"/proc/net/{family}").read_text().splitlines()[1:]):
+            if f"socket:[{words[9]}]" in ours:
+                found.append((family, words[1]))
+    for words in map(str.split, Path("/proc/net/unix").read_text().splitlines()[1:]):
+        if f"socket:[{words[6]}]" in ours and int(words[3], 16) & 0x10000:  # __SO_ACCEPTCON
+            found.append(("unix", words[7] if len(words) > 7 else ""))
+    return found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+def test_by_default_nobody_else_can_connect(harness):
+    """Nothing of a network, and two sockets that another user does not get at, in two ways."""
+    runtime = harness.short / "runtime"
+    runtime.mkdir(mode=0o755)
+    service = harness.start_service(listen=[], root=harness.short / "root",
+                                    env={**harness.env, "XDG_RUNTIME_DIR": str(runtime)})
+    service.wait_for_line(r"listening on unix:.*berthd\.sock", 2)
+    sockets = [runtime / "berth" / "berthd.sock", service.root / "berthd.sock"]
+    assert sorted(listening(service.pid)) == sorted(("unix", str(path)) for path in sockets)
+    code = ("import os, socket, sys\nos.setgid(65534); os.setuid(65534)\n"
+            "s = socket.socket(socket.AF_UNIX)\n"
+            "try:\n    s.connect(sys.argv[1])\nexcept OSError as e:\n    print(e.errno)\nelse:\n    print(0)\n")
+
+    def connect(path):
+        return int(harness.run(["/usr/bin/python3", "-c", code, path], check=True).stdout)
+
+    harness.short.chmod(0o755)
+    for path in sockets:
+        assert connect(path) == errno.EACCES
+        path.parent.chmod(0o755)  # the directory stands in the way no more, the socket's mode does
+        assert connect(path) == errno.EACCES
+        path.chmod(0o666)         # positive control: and without that the kernel lets them
+        assert connect(path) == 0
 
 
 def test_long_paths(harness):
