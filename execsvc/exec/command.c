@@ -24,6 +24,9 @@
 /* A year: keeps sums of times far from overflow. */
 #define TIMEOUT_MAX_MS (UINT64_C(365) * 24 * 3600 * 1000)
 
+/* How often whoever watches the leader is woken, once that has ended, until he says so. */
+#define WAKE_MS 50
+
 /* The largest number that kill() takes. */
 #define SIGNAL_MAX 64
 
@@ -66,6 +69,7 @@ struct command {
     struct spawn_child child;
     struct event *report_readable;
     struct event *exited;
+    struct event *dead; /* the leader has ended, which `exited` does not tell yet; then a timer */
     struct event *timeout;
     struct event *drain;
     bool drained; /* the time for the streams to end is over */
@@ -320,6 +324,23 @@ static void verdict_from_wait(struct command *c, const siginfo_t *info)
 
 static void on_report(evutil_socket_t fd, short what, void *context);
 
+static void on_wake(evutil_socket_t fd, short what, void *context)
+{
+    const struct command *c = context;
+    kill_set_wake(c->kill_set);
+}
+
+/* Mostly he says so at the same moment. */
+static void on_dead(evutil_socket_t fd, short what, void *context)
+{
+    const struct timeval time = {.tv_usec = WAKE_MS * 1000};
+    struct command *c = context;
+    event_release(&c->dead);
+    c->dead = event_new(c->base, -1, EV_PERSIST, on_wake, c);
+    if (c->dead)
+        (void)event_add(c->dead, &time);
+}
+
 static void on_exited(evutil_socket_t fd, short what, void *context);
 
 static int wait_on(struct command *c, int fd)
@@ -355,6 +376,7 @@ static void on_exited(evutil_socket_t fd, short what, void *context)
         verdict_from_wait(c, &info);
     }
     event_release(&c->exited);
+    event_release(&c->dead);
     event_release(&c->timeout);
     c->ended_ns = clock_monotonic_ns();
     if (c->state == COMMAND_STARTING) {
@@ -491,7 +513,10 @@ static int command_make_events(struct command *c)
     if (!c->report_readable || !c->exited || event_add(c->report_readable, NULL) < 0 ||
         event_add(c->exited, NULL) < 0)
         return -ENOMEM;
-    return 0;
+    if (kill_set_ended_fd(c->kill_set) == c->child.pidfd)
+        return 0;
+    c->dead = event_new(c->base, c->child.pidfd, EV_READ, on_dead, c);
+    return !c->dead || event_add(c->dead, NULL) < 0 ? -ENOMEM : 0;
 }
 
 /* All that can be had before the fork is, so that little can fail behind it. */
@@ -523,6 +548,7 @@ static void command_release(struct command *c)
 {
     event_release(&c->report_readable);
     event_release(&c->exited);
+    event_release(&c->dead);
     event_release(&c->timeout);
     event_release(&c->drain);
     termination_free(c->termination);

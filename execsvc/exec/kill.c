@@ -116,6 +116,12 @@ int kill_set_ended_fd(const struct kill_set *set)
     return set->monitor.pid > 0 && !set->unwatched ? set->monitor.channel : set->leader_pidfd;
 }
 
+void kill_set_wake(const struct kill_set *set)
+{
+    if (set->monitor.pid > 0)
+        monitor_wake(&set->monitor);
+}
+
 /* The monitor is gone without having been told to. Whatever has inherited the leader reaps it. */
 static void set_lost(struct kill_set *set)
 {
@@ -403,8 +409,7 @@ void kill_set_kill(struct kill_set *set)
         kill_cgroup(set);
         return;
     }
-    if (set->monitor.pid > 0)
-        monitor_wake(&set->monitor);
+    kill_set_wake(set);
     kill_in_proc(set);
 }
 

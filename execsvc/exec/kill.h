@@ -43,6 +43,10 @@ int kill_set_spawn(struct kill_set *set, const struct spawn_options *options,
  * found that the process that watched the leader was killed. */
 int kill_set_ended_fd(const struct kill_set *set);
 
+/* The process that watches the leader goes on if it was stopped, as a command that may signal it
+ * can do. */
+void kill_set_wake(const struct kill_set *set);
+
 /* How the leader ended, as waitid says (si_code and si_status). -EAGAIN while it runs; -ECHILD if
  * nobody can say any more: the process that watched it was killed, and the kernel does not tell. */
 int kill_set_wait(struct kill_set *set, siginfo_t *ret);

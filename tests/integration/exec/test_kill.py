@@ -200,6 +200,12 @@ def test_kill_everything_from_inside(client, service, run_berth, means):
     assert client.wait(elsewhere).verdict == "killed"
 
 
+def test_stop_everything_from_inside(client, means):
+    """What watches a command may be among what it stops: its end is told all the same."""
+    call = client.run(WORKSPACE, ["bash", "-c", "kill -STOP -1; exit 7"])
+    assert (call.verdict.verdict, call.verdict.code) == ("exited", 7)
+
+
 @pytest.mark.parametrize("without", ["cgroup"])
 def test_lost_attribution_is_said(client, service, without):
     """A command that kills its own monitor, and then runs out of time."""
