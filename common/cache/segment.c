@@ -4,22 +4,19 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <openssl/evp.h>
-#include <openssl/rand.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <time.h>
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "cache/segment_private.h"
 
-#define HEADER_SIZE 4096
 #define MAKING_SECONDS 10 /* a file younger than this may be about to get its header */
-#define DATA_START (HEADER_SIZE + SEGMENT_SLOTS_MAX * sizeof(struct segment_slot))
 
 /* Integers are the machine's own: the cache is of this machine, and on another one where they
  * differ nothing is found. */
@@ -31,13 +28,13 @@ struct header {
 
 static const char magic[8] = "berthC1\n";
 
-static_assert(sizeof(struct header) <= HEADER_SIZE, "the header has its place");
+static_assert(sizeof(struct header) <= SEGMENT_HEADER_SIZE, "the header has its place");
 static_assert(sizeof(struct segment_slot) == 16, "slots have no holes");
-static_assert(DATA_START % SEGMENT_UNIT == 0, "data begins at a unit");
-static_assert(DATA_START + SEGMENT_DIGEST_SIZE + SEGMENT_CONTENT_MAX <= (1 << 20),
+static_assert(SEGMENT_DATA_START % SEGMENT_UNIT == 0, "data begins at a unit");
+static_assert(SEGMENT_DATA_START + SEGMENT_DIGEST_SIZE + SEGMENT_CONTENT_MAX <= (1 << 20),
               "a content fits into the smallest segment");
 
-static int write_at(int fd, const void *data, size_t size, uint64_t at)
+int segment_write_at(int fd, const void *data, size_t size, uint64_t at)
 {
     for (size_t done = 0; done < size;) {
         ssize_t n = pwrite(fd, (const uint8_t *)data + done, size - done, (off_t)(at + done));
@@ -50,35 +47,23 @@ static int write_at(int fd, const void *data, size_t size, uint64_t at)
     return 0;
 }
 
-/* --- checks ------------------------------------------------------------------------- */
-
-static int digest(const struct segment_service *service, const struct segment_key *key,
-                  struct bytes content, uint8_t ret[SEGMENT_DIGEST_SIZE])
-{
-    EVP_MD_CTX *context = EVP_MD_CTX_new();
-    if (!context)
-        return -ENOMEM;
-    uint64_t key_len = key->name.len;
-    bool done = EVP_DigestInit_ex(context, EVP_sha256(), NULL) == 1 &&
-                EVP_DigestUpdate(context, service->id, sizeof service->id) == 1 &&
-                EVP_DigestUpdate(context, &key_len, sizeof key_len) == 1 &&
-                EVP_DigestUpdate(context, key->name.data, key->name.len) == 1 &&
-                EVP_DigestUpdate(context, content.data, content.len) == 1 &&
-                EVP_DigestFinal_ex(context, ret, NULL) == 1;
-    EVP_MD_CTX_free(context);
-    return done ? 0 : -ENOMEM;
-}
-
-static uint64_t slot_end(const struct segment_slot *slot)
+uint64_t segment_slot_end(const struct segment_slot *slot)
 {
     uint64_t end = slot->unit * SEGMENT_UNIT + SEGMENT_DIGEST_SIZE + slot->size;
     return (end + SEGMENT_UNIT - 1) / SEGMENT_UNIT * SEGMENT_UNIT;
 }
 
+bool segment_is_there(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && st.st_nlink > 0;
+}
+
 static bool slot_is_possible(const struct segment_slot *slot)
 {
     return slot->hash && slot->size <= SEGMENT_CONTENT_MAX &&
-           slot->unit >= DATA_START / SEGMENT_UNIT && slot_end(slot) <= SEGMENT_SIZE_MAX;
+           slot->unit >= SEGMENT_DATA_START / SEGMENT_UNIT &&
+           segment_slot_end(slot) <= SEGMENT_SIZE_MAX;
 }
 
 /* --- reading ------------------------------------------------------------------------ */
@@ -126,14 +111,14 @@ int segment_open(int dir, const char *name, struct segment_service *ret_service,
 static int load_slots(int fd, struct segment_slot *slots, uint32_t *ret_used, uint64_t *ret_end)
 {
     size_t len = 0;
-    int r = file_read_at(fd, slots, SEGMENT_SLOTS_MAX * sizeof *slots, HEADER_SIZE, &len);
+    int r = file_read_at(fd, slots, SEGMENT_SLOTS_MAX * sizeof *slots, SEGMENT_HEADER_SIZE, &len);
     if (r < 0)
         return r;
     uint32_t used = 0;
-    *ret_end = DATA_START;
+    *ret_end = SEGMENT_DATA_START;
     for (; used < len / sizeof *slots && slots[used].hash; used++)
-        if (slot_is_possible(&slots[used]) && slot_end(&slots[used]) > *ret_end)
-            *ret_end = slot_end(&slots[used]);
+        if (slot_is_possible(&slots[used]) && segment_slot_end(&slots[used]) > *ret_end)
+            *ret_end = segment_slot_end(&slots[used]);
     *ret_used = used;
     return 0;
 }
@@ -161,25 +146,6 @@ int segment_slots(int fd, struct segment_slot **ret, uint32_t *ret_count)
     return 0;
 }
 
-int segment_read(int fd, const struct segment_service *service, const struct segment_key *key,
-                 const struct segment_slot *slot, uint8_t *data)
-{
-    uint8_t expected[SEGMENT_DIGEST_SIZE], actual[SEGMENT_DIGEST_SIZE];
-    struct iovec parts[] = {{expected, sizeof expected}, {data, slot->size}};
-    ssize_t n;
-    do
-        n = preadv(fd, parts, 2, (off_t)(slot->unit * SEGMENT_UNIT));
-    while (n < 0 && errno == EINTR);
-    if (n < 0)
-        return -errno;
-    if ((size_t)n != sizeof expected + slot->size)
-        return -EBADMSG;
-    int r = digest(service, key, bytes_of(data, slot->size), actual);
-    if (r < 0)
-        return r;
-    return memcmp(expected, actual, sizeof actual) == 0 ? 0 : -EBADMSG;
-}
-
 /* --- writing ------------------------------------------------------------------------ */
 
 static int make_file(int dir, char name[SEGMENT_NAME_SIZE], int *ret_fd)
@@ -187,7 +153,7 @@ static int make_file(int dir, char name[SEGMENT_NAME_SIZE], int *ret_fd)
     struct timespec now;
     (void)clock_gettime(CLOCK_REALTIME, &now);
     uint64_t random;
-    if (RAND_bytes((unsigned char *)&random, sizeof random) != 1)
+    if (getrandom(&random, sizeof random, 0) != sizeof random)
         return -EIO;
     /* Names sort by age, for people; the random part keeps processes apart. */
     (void)snprintf(name, SEGMENT_NAME_SIZE, "%010llx%016" PRIx64 SEGMENT_SUFFIX,
@@ -198,7 +164,7 @@ static int make_file(int dir, char name[SEGMENT_NAME_SIZE], int *ret_fd)
 
 int segment_make(int dir, const struct segment_service *service, struct segment_writer *ret)
 {
-    struct segment_writer w = {.count = 0, .end = DATA_START};
+    struct segment_writer w = {.count = 0, .end = SEGMENT_DATA_START};
     _cleanup_close_ int fd = -1;
     int r = make_file(dir, w.name, &fd);
     if (r < 0)
@@ -207,7 +173,7 @@ int segment_make(int dir, const struct segment_service *service, struct segment_
     memcpy(header.magic, magic, sizeof magic);
     memcpy(header.service, service->id, sizeof header.service);
     memcpy(header.name, service->name, strnlen(service->name, sizeof header.name - 1));
-    r = flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : write_at(fd, &header, sizeof header, 0);
+    r = flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : segment_write_at(fd, &header, sizeof header, 0);
     if (r < 0) {
         (void)unlinkat(dir, w.name, 0);
         return r;
@@ -215,12 +181,6 @@ int segment_make(int dir, const struct segment_service *service, struct segment_
     w.fd = take_fd(&fd);
     *ret = w;
     return 0;
-}
-
-static bool is_there(int fd)
-{
-    struct stat st;
-    return fstat(fd, &st) == 0 && st.st_nlink > 0;
 }
 
 int segment_adopt(int dir, const char *name, struct segment_writer *ret)
@@ -232,7 +192,7 @@ int segment_adopt(int dir, const char *name, struct segment_writer *ret)
     if (r == 0)
         r = flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : 0;
     if (r == 0)
-        r = is_there(fd) ? read_header(fd, &service) : -EAGAIN;
+        r = segment_is_there(fd) ? read_header(fd, &service) : -EAGAIN;
     if (r < 0)
         return r;
     _cleanup_free_ struct segment_slot *slots = malloc(SEGMENT_SLOTS_MAX * sizeof *slots);
@@ -246,49 +206,6 @@ int segment_adopt(int dir, const char *name, struct segment_writer *ret)
     (void)snprintf(w.name, sizeof w.name, "%s", name);
     w.fd = take_fd(&fd);
     *ret = w;
-    return 0;
-}
-
-int segment_append(struct segment_writer *w, const struct segment_service *service,
-                   const struct segment_key *key, struct bytes content, uint64_t size_max,
-                   struct segment_slot *ret_slot, bool *ret_full)
-{
-    assert(content.len <= SEGMENT_CONTENT_MAX);
-    struct segment_slot slot = {
-        .hash = key->hash,
-        .unit = (uint32_t)(w->end / SEGMENT_UNIT),
-        .size = (uint32_t)content.len,
-    };
-    *ret_full = w->count == SEGMENT_SLOTS_MAX || slot_end(&slot) > size_max || !is_there(w->fd);
-    if (*ret_full)
-        return -ENOSPC;
-    uint8_t head[SEGMENT_DIGEST_SIZE];
-    int r = digest(service, key, content, head);
-    /* Digest and content in one call, as a rule. */
-    const struct iovec parts[] = {{head, sizeof head},
-                                  {(void *)(uintptr_t)content.data, content.len}};
-    ssize_t n = 0;
-    if (r == 0) {
-        n = pwritev(w->fd, parts, 2, (off_t)w->end);
-        r = n < 0 && errno != EINTR ? -errno : 0;
-    }
-    size_t written = n > 0 ? (size_t)n : 0;
-    if (r == 0 && written < sizeof head)
-        r = write_at(w->fd, head + written, sizeof head - written, w->end + written);
-    size_t of_content = written > sizeof head ? written - sizeof head : 0;
-    if (r == 0 && of_content < content.len)
-        r = write_at(w->fd, content.data + of_content, content.len - of_content,
-                     w->end + sizeof head + of_content);
-    if (r == 0)
-        r = write_at(w->fd, &slot, sizeof slot, HEADER_SIZE + (uint64_t)w->count * sizeof slot);
-    if (r < 0) {
-        /* Gives the space of a part back, which a full disk has use for. */
-        (void)!ftruncate(w->fd, (off_t)w->end);
-        return r;
-    }
-    w->count++;
-    w->end = slot_end(&slot);
-    *ret_slot = slot;
     return 0;
 }
 

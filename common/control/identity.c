@@ -2,7 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <openssl/evp.h>
+#include <sha2.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -80,9 +80,11 @@ int identity_of(const struct client_settings *s, char ret[static IDENTITY_SIZE],
     if (r == 0)
         r = add_file(&all, "key", s->key_file, ret_failure);
     uint8_t digest[32];
-    unsigned size = sizeof digest;
-    if (r == 0 && EVP_Digest(all.data, all.len, digest, &size, EVP_sha256(), NULL) != 1)
-        r = failure_set(ret_failure, -EIO, "no SHA-256");
+    SHA2_CTX context;
+    SHA256Init(&context);
+    SHA256Update(&context, all.data, all.len);
+    SHA256Final(digest, &context);
+    explicit_bzero(&context, sizeof context);
     if (all.data)
         explicit_bzero(all.data, all.allocated);
     for (size_t i = 0; r == 0 && i < (IDENTITY_SIZE - 1) / 2; i++)

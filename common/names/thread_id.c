@@ -1,7 +1,7 @@
 #include "names/thread_id.h"
 
 #include <errno.h>
-#include <openssl/evp.h>
+#include <sha2.h>
 
 #define HASH_SIZE 32
 #define HASH_TEXT (2 * HASH_SIZE)
@@ -51,8 +51,10 @@ int thread_id_to_name(struct bytes id, char ret_name[THREAD_NAME_MAX + 1])
     size_t len = escape(id, name, THREAD_NAME_MAX, &taken);
     if (taken < id.len) {
         uint8_t hash[HASH_SIZE];
-        if (EVP_Digest(id.data, id.len, hash, NULL, EVP_sha256(), NULL) != 1)
-            return -ENOMEM;
+        SHA2_CTX context;
+        SHA256Init(&context);
+        SHA256Update(&context, id.data, id.len);
+        SHA256Final(hash, &context);
         len = escape(id, name, PREFIX_MAX, &taken);
         name[len++] = '~';
         for (size_t i = 0; i < HASH_SIZE; i++) {

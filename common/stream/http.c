@@ -1,8 +1,8 @@
 #include "stream/http.h"
 
 #include <http_parser.h>
-#include <openssl/crypto.h>
 #include <stdio.h>
+#include <string.h>
 #include <strings.h>
 
 #include "base/cleanup.h"
@@ -173,7 +173,7 @@ void http_reader_free(struct http_reader *r)
         return;
     struct buffer *secret = &r->values[FIELD_AUTHORIZATION];
     if (secret->data)
-        OPENSSL_cleanse(secret->data, secret->allocated);
+        explicit_bzero(secret->data, secret->allocated);
     for (size_t i = 0; i < FIELD_COUNT; i++)
         buffer_release(&r->values[i]);
     buffer_release(&r->target);

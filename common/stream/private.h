@@ -1,8 +1,6 @@
 /* What the files of this folder share about one stream. */
 #pragma once
 
-#include <curl/curl.h>
-
 #include "base/buffer.h"
 #include "stream/bridge.h"
 #include "stream/stream.h"
@@ -13,12 +11,20 @@
 #define UPGRADE_HEADER_MAX 16384
 #define UPGRADE_BODY_MAX 4096
 
-/* Largest TLS record; see stream_write. */
-#define TLS_RECORD_MAX 16384
+/* What moves the bytes: a socket of this machine (stream.c) or libcurl (network.c). */
+struct stream_carrier {
+    ssize_t (*read)(struct stream *s, void *buffer, size_t len); /* as stream_read */
+    ssize_t (*write)(struct stream *s, const void *data, size_t len);
+    void (*opened)(struct stream *s); /* NULL, or: the upgrade is done */
+    /* NULL, or as stream_failure_end, for what it alone knows. 0: nothing. */
+    int (*explain_end)(struct stream *s, int error, bool answered, struct failure *ret_failure);
+    void (*close)(struct stream *s);
+};
 
 struct stream {
-    CURL *curl;
-    int fd;                /* curl's */
+    const struct stream_carrier *carrier;
+    void *network; /* network.c's */
+    int fd;
     struct bridge *bridge; /* exec */
     char *url;
     struct stream_url parts; /* points into url */
@@ -30,12 +36,8 @@ struct stream {
     uint32_t timeout_ms;
     uint64_t setup_ns;
     struct buffer early; /* read behind the upgrade's answer */
-    uint8_t *retry;      /* TLS: a record that was offered to curl and not taken */
-    size_t retry_len;
-    bool corked;   /* see stream_expect */
-    int end_error; /* negative errno that the stream ended with, 0 at end of file */
-    char curl_text[CURL_ERROR_SIZE];
-    char alert[CURL_ERROR_SIZE]; /* curl's last text about a TLS alert of the peer's */
+    bool corked;         /* see stream_expect */
+    int end_error;       /* negative errno that the stream ended with, 0 at end of file */
 };
 
 /* Milliseconds until the deadline of the set-up, 0 when it has passed. */
@@ -45,11 +47,18 @@ int stream_time_left_ms(const struct stream *s);
  * 0, -ETIMEDOUT, or another negative errno. */
 int stream_wait(struct stream *s, short events);
 
+/* Connects an http or https stream: sets carrier, network and fd. In network.c, or in
+ * without_network.c, which refuses (-EPROTONOSUPPORT). */
+int stream_open_network(struct stream *s, const struct stream_options *options,
+                        struct failure *ret_failure);
+
 /* GET /v1/stream and the answer. */
 int stream_upgrade(struct stream *s, const char *token, struct failure *ret_failure);
 
-/* The failure of curl_easy_perform. */
-int stream_failure_connect(struct stream *s, CURLcode code, struct failure *ret_failure);
+int stream_failure_memory(struct stream *s, struct failure *ret_failure);
+
+/* Connecting to a unix socket failed with this errno. */
+int stream_failure_unix(struct stream *s, int error, struct failure *ret_failure);
 
 /* The time ran out after the connection was there. */
 int stream_failure_timeout(struct stream *s, struct failure *ret_failure);

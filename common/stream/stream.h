@@ -1,15 +1,15 @@
-/* Byte streams to a service, opened with libcurl from a URL:
+/* Byte streams to a service, opened from a URL:
  *   unix:/path            a unix socket; the service checks our credentials
  *   https://host[:port]   TLS 1.3
  *   http://loopback:port  plain TCP, loopback only
  *   exec:COMMAND …        standard input and output of `/bin/sh -c COMMAND`
- * An https URL takes the way through a proxy that the environment names (https_proxy, no_proxy)
- * as curl does; the others never do. The command of an exec URL stays in our session and
- * process group, so that it can ask for a password on the terminal, but ignores the signals
- * typed there: those are for the caller, and the command ends by end of file. What it writes to
- * standard error is passed on to ours.
- * stream_open also performs `GET /v1/stream` with `Upgrade: berth/1`, so what follows are
- * frames, in both directions. */
+ * The first and the last are sockets of ours; the network is libcurl's, in programs that have it
+ * (without_network.c). An https URL takes the way through a proxy that the environment names
+ * (https_proxy, no_proxy) as curl does; the others never do. The command of an exec URL stays in
+ * our session and process group, so that it can ask for a password on the terminal, but ignores the
+ * signals typed there: those are for the caller, and the command ends by end of file. What it
+ * writes to standard error is passed on to ours. stream_open also performs `GET /v1/stream` with
+ * `Upgrade: berth/1`, so what follows are frames, in both directions. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,24 +1,18 @@
 #include "stream/url.h"
 
 #include <arpa/inet.h>
-#include <curl/curl.h>
+#include <http_parser.h>
 #include <stdbool.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/un.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "stream/stream.h"
 
-static void url_cleanup(CURLU **u)
-{
-    curl_url_cleanup(*u);
-}
-
-static void curl_string_free(char **s)
-{
-    curl_free(*s);
-}
+#define HTTPS_PORT 443
+#define HTTP_PORT 80
 
 /* By text alone: a name that only resolves to loopback can resolve to something else at the
  * next look-up, and would then get the token in clear. curl never looks "localhost" up. */
@@ -30,51 +24,66 @@ static bool is_loopback(const char *host)
     return strcmp(host, "[::1]") == 0 || strcasecmp(host, "localhost") == 0;
 }
 
+static bool has(const struct http_parser_url *parts, enum http_parser_url_fields field)
+{
+    return parts->field_set & (1U << field);
+}
+
+static struct bytes part(const struct http_parser_url *parts, enum http_parser_url_fields field,
+                         const char *url)
+{
+    if (!has(parts, field))
+        return (struct bytes){0};
+    return bytes_of(url + parts->field_data[field].off, parts->field_data[field].len);
+}
+
+static bool is_ascii(const char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text >= 0x80)
+            return false;
+    return true;
+}
+
 static int parse_network(const char *url, bool listen, struct stream_url *u, struct failure *f)
 {
-    _cleanup_(url_cleanup) CURLU *parts = curl_url();
-    if (!parts)
-        return failure_set(f, -ENOMEM, "%s: out of memory", url);
     const char *scheme = u->kind == STREAM_HTTPS ? "https" : "http";
-    CURLUcode code = curl_url_set(parts, CURLUPART_URL, url, 0);
-    if (code != CURLUE_OK)
-        return failure_set(f, -EINVAL, "%s: not a valid URL (%s). Write %s://HOST:PORT", url,
-                           curl_url_strerror(code), scheme);
-    _cleanup_(curl_string_free) char *user = NULL;
-    _cleanup_(curl_string_free) char *password = NULL;
-    if (curl_url_get(parts, CURLUPART_USER, &user, 0) == CURLUE_OK ||
-        curl_url_get(parts, CURLUPART_PASSWORD, &password, 0) == CURLUE_OK)
+    int authority = (int)strcspn(u->rest, "/?#");
+    if (memchr(u->rest, '@', (size_t)authority))
         /* The URL is not repeated here: it may hold a password. */
         return failure_set(f, -EINVAL,
                            "the URL has a user name or password in it, which Berth does not use. "
                            "Put the token in a file and name it with --token-file");
-    _cleanup_(curl_string_free) char *host = NULL;
-    _cleanup_(curl_string_free) char *port = NULL;
-    if (curl_url_get(parts, CURLUPART_HOST, &host, 0) != CURLUE_OK ||
-        curl_url_get(parts, CURLUPART_PORT, &port, listen ? 0 : CURLU_DEFAULT_PORT) != CURLUE_OK ||
-        strlen(host) > STREAM_HOST_MAX)
+    const char *behind = u->rest + authority;
+    if (*behind && strcmp(behind, "/") != 0)
+        return failure_set(f, -EINVAL, "%s: nothing may follow the host and port. Write %s://%.*s",
+                           url, scheme, authority, u->rest);
+    struct http_parser_url parts;
+    http_parser_url_init(&parts);
+    if (http_parser_parse_url(url, strlen(url), false, &parts) != 0)
+        return failure_set(f, -EINVAL, "%s: not a valid URL. Write %s://HOST:PORT%s", url, scheme,
+                           is_ascii(url) ? "" : ", with a HOST of ASCII letters (xn--…)");
+    struct bytes host = part(&parts, UF_HOST, url);
+    bool v6 = memchr(host.data, ':', host.len);
+    if (host.len == 0 || host.len > STREAM_HOST_MAX - 2 || (listen && !has(&parts, UF_PORT)))
         return failure_set(f, -EINVAL, "%s: the host or port is missing. Write %s://HOST:PORT", url,
                            scheme);
-    _cleanup_(curl_string_free) char *path = NULL;
-    _cleanup_(curl_string_free) char *query = NULL;
-    _cleanup_(curl_string_free) char *fragment = NULL;
-    (void)curl_url_get(parts, CURLUPART_PATH, &path, 0);
-    if ((path && *path && strcmp(path, "/") != 0) ||
-        curl_url_get(parts, CURLUPART_QUERY, &query, 0) == CURLUE_OK ||
-        curl_url_get(parts, CURLUPART_FRAGMENT, &fragment, 0) == CURLUE_OK)
-        return failure_set(f, -EINVAL, "%s: nothing may follow the host and port. Write %s://%s:%s",
-                           url, scheme, host, port);
-    if (u->kind == STREAM_HTTP && !is_loopback(host))
+    char text[STREAM_HOST_MAX + 1];
+    (void)snprintf(text, sizeof text, v6 ? "[%.*s]" : "%.*s", (int)host.len,
+                   (const char *)host.data);
+    uint16_t port = has(&parts, UF_PORT)      ? parts.port
+                    : u->kind == STREAM_HTTPS ? HTTPS_PORT
+                                              : HTTP_PORT;
+    if (u->kind == STREAM_HTTP && !is_loopback(text))
         return failure_set(f, -EINVAL,
                            "%s: plain http is for this machine alone (localhost, 127.0.0.1, "
                            "[::1]). Use https://%s:PORT%s%s%s",
-                           url, host, listen ? "" : ", or exec:ssh ", listen ? "" : host,
+                           url, text, listen ? "" : ", or exec:ssh ", listen ? "" : text,
                            listen ? "" : " berthd --stdio");
-    long number = strtol(port, NULL, 10);
-    if (number < (listen ? 0 : 1) || number > 65535)
-        return failure_set(f, -EINVAL, "%s: the port must be %d to 65535", url, listen ? 0 : 1);
-    memcpy(u->host, host, strlen(host) + 1);
-    u->port = (uint16_t)number;
+    if (!listen && port == 0)
+        return failure_set(f, -EINVAL, "%s: the port must be 1 to 65535", url);
+    memcpy(u->host, text, strlen(text) + 1);
+    u->port = port;
     return 0;
 }
 
@@ -146,6 +155,13 @@ int stream_url_parse(const char *url, struct stream_url *ret, struct failure *re
 int stream_url_parse_listen(const char *url, struct stream_url *ret, struct failure *ret_failure)
 {
     return parse(url, true, ret, ret_failure);
+}
+
+bool stream_url_is_network(const char *url)
+{
+    struct stream_url u;
+    struct failure f;
+    return stream_url_parse(url, &u, &f) == 0 && (u.kind == STREAM_HTTPS || u.kind == STREAM_HTTP);
 }
 
 int stream_url_check(const char *url, struct failure *ret_failure)

@@ -1,6 +1,7 @@
 /* The parts of a service's URL. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/failure.h"
@@ -19,6 +20,9 @@ struct stream_url {
 
 /* The URL to connect to. 0, or -EINVAL with the reason and what is expected. */
 int stream_url_parse(const char *url, struct stream_url *ret, struct failure *ret_failure);
+
+/* True for https and http. */
+bool stream_url_is_network(const char *url);
 
 /* The URL of a listener: not exec:, and the port, which must be there, may be 0 (any). */
 int stream_url_parse_listen(const char *url, struct stream_url *ret, struct failure *ret_failure);

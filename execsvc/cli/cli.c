@@ -6,6 +6,7 @@
 #include "cli/help.h"
 #include "cli/here.h"
 #include "cli/text.h"
+#include "stream/url.h"
 
 enum {
     OPTION_URL = 256,
@@ -160,13 +161,19 @@ void cli_use_working_directory(struct cli *cli, struct here *here)
         cli_use_here(cli, here);
 }
 
+int cli_connect_alone(struct cli *cli, struct client **ret, struct failure *ret_failure)
+{
+    const struct stream_options options = client_settings_stream(&cli->settings);
+    int r = stream_url_is_network(options.url) ? cli_need_network(cli, ret_failure) : 0;
+    return r < 0 ? r : client_connect(&options, CLI_AGENT, ret, ret_failure);
+}
+
 int cli_connect(struct cli *cli, struct client **ret)
 {
     if (!cli_load_settings(cli))
         return -EINVAL;
     struct failure failure;
-    struct stream_options options = client_settings_stream(&cli->settings);
-    int r = client_connect(&options, CLI_AGENT, ret, &failure);
+    int r = cli_connect_alone(cli, ret, &failure);
     if (r < 0)
         cli_error(cli, "%s", failure.text);
     return r;
@@ -267,6 +274,7 @@ int cli_main(struct cli *cli, int argc, char **argv)
 {
     int option;
     opterr = 0;
+    cli->words = argv;
     while ((option = getopt_long(argc, argv, "+:hV", global_options, NULL)) != -1) {
         if (option == 'h') {
             help_print_overview();

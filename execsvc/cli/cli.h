@@ -27,6 +27,8 @@ struct cli {
     struct client_settings settings; /* valid after cli_load_settings() */
     const char *control;             /* socket of the mount that here is in, or NULL; borrowed */
     bool passive;                    /* no holder is started, and no command of an exec URL */
+    char **words;                    /* the whole command line; borrowed */
+    bool under_way;                  /* something has been done that must not be done again */
     const char *way;                 /* what cli_connect_warm found: "mount", "holder", "direct" */
     const struct cli_command *command; /* the one that runs */
 };
@@ -128,6 +130,15 @@ void cli_use_here(struct cli *cli, const struct here *here);
 
 /* The same with the mount that the working directory is in, if it is in one. */
 void cli_use_working_directory(struct cli *cli, struct here *here);
+
+/* Before this program connects over the network itself, or looks into certificates. `berth` can do
+ * neither: it becomes berth-network, the same program with libcurl and OpenSSL, which begins from
+ * the start, and this does not return. -EPROTONOSUPPORT: it is too late for that. Others: there is
+ * no such program. */
+int cli_need_network(struct cli *cli, struct failure *ret_failure);
+
+/* A connection of this process's own, without a word. The settings have been loaded. */
+int cli_connect_alone(struct cli *cli, struct client **ret, struct failure *ret_failure);
 
 /* Connects. 0; or a negative errno, and the failure has been printed. */
 int cli_connect(struct cli *cli, struct client **ret);

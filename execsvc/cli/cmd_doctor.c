@@ -3,6 +3,7 @@
 
 #include "cli/doctor.h"
 #include "cli/text.h"
+#include "stream/url.h"
 
 const char doctor_usage[] =
     "usage: berth doctor\n"
@@ -86,6 +87,20 @@ static void print_summary(const struct doctor *d)
         (void)puts("\nAll is well");
 }
 
+/* What takes the other program must be known before anything is said. Without it, all else is still
+ * worth looking at. */
+static void get_ready(struct cli *cli)
+{
+    struct client_settings settings;
+    struct failure failure;
+    if (client_settings_load(&cli->flags, &settings, &failure) < 0)
+        return;
+    bool needed = stream_url_is_network(settings.url) || settings.ca_file || settings.cert_file;
+    client_settings_release(&settings);
+    if (needed)
+        (void)cli_need_network(cli, &failure);
+}
+
 int cmd_doctor(struct cli *cli, int argc, char **argv)
 {
     /* From the ground up: what fails further down is often explained further up. */
@@ -105,6 +120,7 @@ int cmd_doctor(struct cli *cli, int argc, char **argv)
     }
     if (optind < argc)
         return cli_usage_error(cli, "%s: doctor takes no arguments", argv[optind]);
+    get_ready(cli);
     for (size_t i = 0; i < ARRAY_SIZE(checks); i++) {
         checks[i](&d);
         (void)fflush(stdout);

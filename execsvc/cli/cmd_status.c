@@ -39,8 +39,7 @@ static int ask_service(struct cli *cli, json_t **ret, struct failure *f)
 {
     _cleanup_client_ struct client *client = NULL;
     struct wire_frame *reply;
-    struct stream_options stream = client_settings_stream(&cli->settings);
-    int r = client_connect(&stream, "berth " BERTH_VERSION, &client, f);
+    int r = cli_connect_alone(cli, &client, f);
     if (r < 0)
         return r;
     const struct wire_message request = {.type = WIRE_STATUS};

@@ -286,8 +286,7 @@ void doctor_check_service(struct doctor *d)
     if (url.kind == STREAM_HTTPS && !cli->settings.token && !cli->settings.cert_file)
         doctor_warning(d, "give --token-file FILE, or --cert-file and --key-file",
                        "neither a token nor a client certificate is set for an https service");
-    struct stream_options options = client_settings_stream(&cli->settings);
-    int r = client_connect(&options, "berth " BERTH_VERSION, &client, &failure);
+    int r = cli_connect_alone(cli, &client, &failure);
     if (r < 0 && url.kind == STREAM_UNIX) {
         explain_socket(d, url.rest, &failure);
         return;

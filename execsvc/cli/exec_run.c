@@ -664,6 +664,7 @@ int exec_run(struct cli *cli, struct client *client, const struct exec_options *
                            .status = EXEC_STATUS_NOT_STARTED,
                            .event_fd = -1,
                            .terminal.fd = -1};
+    cli->under_way = true;
     if (options->terminal && options->input && isatty(STDIN_FILENO))
         run.terminal.fd = STDIN_FILENO;
     int r = run.base ? run_begin(&run, client) : -ENOMEM;

@@ -52,24 +52,30 @@ int program_find_system(const char *name, char **ret)
     return r == -ENOENT ? search("/usr/bin:/bin:/usr/sbin:/sbin", name, ret) : r;
 }
 
-int program_find(const char *name, char **ret)
+/* Beside this program, or in the directory that it was installed into. */
+static int search_own(const char *directory, const char *name, char **ret)
 {
     char self[PATH_MAX];
     ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
+    int r = 0;
     if (len > 0) {
         self[len] = 0;
-        char *slash = strrchr(self, '/');
-        slash[1] = 0;
-        char *path;
-        if (asprintf(&path, "%s%s", self, name) < 0)
-            return -ENOMEM;
-        if (can_run(path)) {
-            *ret = path;
-            return 0;
-        }
-        free(path);
+        r = try_directory(self, (size_t)(strrchr(self, '/') - self), name, ret);
     }
-    return search(getenv("PATH"), name, ret);
+    if (r == 0)
+        r = try_directory(directory, strlen(directory), name, ret);
+    return r > 0 ? 0 : r < 0 ? r : -ENOENT;
+}
+
+int program_find(const char *name, char **ret)
+{
+    int r = search_own(BERTH_BINDIR, name, ret);
+    return r == -ENOENT ? search(getenv("PATH"), name, ret) : r;
+}
+
+int program_find_network(char **ret)
+{
+    return search_own(BERTH_LIBEXECDIR, PROGRAM_NETWORK, ret);
 }
 
 static int spawn(const char *path, char *const *argv, int output, pid_t *ret)

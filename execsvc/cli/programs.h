@@ -4,10 +4,16 @@
 #include "base/buffer.h"
 
 /* The absolute path of a program that can be run: beside this one, where an installation or a
- * build directory puts it, or in PATH. Owned by the caller. -ENOENT, -ENOMEM. */
+ * build directory puts it, where it was installed, or in PATH. Owned by the caller. -ENOENT,
+ * -ENOMEM. */
 int program_find(const char *name, char **ret);
 
-/* The same, in PATH and the directories of system programs alone. */
+/* The program that connects over the network (cli_need_network): beside this one, or where it was
+ * installed. Owned by the caller. -ENOENT, -ENOMEM. */
+#define PROGRAM_NETWORK "berth-network"
+int program_find_network(char **ret);
+
+/* As program_find, in PATH and the directories of system programs alone. */
 int program_find_system(const char *name, char **ret);
 
 /* Runs a program to its end with the given argv, standard input empty, and standard output and

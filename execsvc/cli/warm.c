@@ -9,6 +9,7 @@
 
 #include "base/buffer.h"
 #include "cli/cli.h"
+#include "cli/programs.h"
 #include "control/identity.h"
 
 /* One that listens answers at once; one that is stopped is left alone. */
@@ -95,8 +96,9 @@ static int connect_any(const char *directory, const char *identity, const char *
 
 /* --- starting one --------------------------------------------------------------------- */
 
-static _Noreturn void become_holder(const struct client_settings *s, const char *config_file,
-                                    const char *path, int persist_s, int fd)
+static _Noreturn void become_holder(const char *program, const struct client_settings *s,
+                                    const char *config_file, const char *path, int persist_s,
+                                    int fd)
 {
     char persist[16], ready[16];
     (void)snprintf(persist, sizeof persist, "%d", persist_s);
@@ -127,9 +129,9 @@ static _Noreturn void become_holder(const struct client_settings *s, const char 
         if (fd > 3)
             (void)close_range(3, (unsigned)fd - 1, 0);
         (void)close_range((unsigned)fd + 1, ~0U, 0);
-        (void)execv("/proc/self/exe", (char **)(uintptr_t)argv);
+        (void)execv(program, (char **)(uintptr_t)argv);
     }
-    (void)dprintf(fd, "berth cannot be started once more: %s", strerror(errno));
+    (void)dprintf(fd, "%s cannot be started: %s", program, strerror(errno));
     _exit(CLI_FAILED);
 }
 
@@ -137,14 +139,18 @@ static _Noreturn void become_holder(const struct client_settings *s, const char 
  * tried. */
 static int start_holder(const struct cli *cli, const char *path, int persist_s, struct failure *f)
 {
+    _cleanup_free_ char *program = NULL;
     int fds[2];
+    int r = program_find_network(&program);
+    if (r < 0)
+        return r;
     if (pipe2(fds, O_CLOEXEC) < 0)
         return -errno;
     (void)fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
         (void)fcntl(fds[1], F_SETFD, 0);
-        become_holder(&cli->settings, cli->flags.config_file, path, persist_s, fds[1]);
+        become_holder(program, &cli->settings, cli->flags.config_file, path, persist_s, fds[1]);
     }
     int error = pid < 0 ? -errno : 0;
     (void)close(fds[1]);
@@ -221,7 +227,6 @@ int cli_reach_warm(struct cli *cli, struct client **ret, struct failure *ret_fai
 {
     char identity[IDENTITY_SIZE];
     _cleanup_free_ char *directory = NULL;
-    const struct stream_options stream = client_settings_stream(&cli->settings);
     int r = -ENOENT;
     if (cli->settings.persist_s != 0 && identity_of(&cli->settings, identity, ret_failure) == 0 &&
         identity_directory(&directory, ret_failure) == 0) {
@@ -238,7 +243,7 @@ int cli_reach_warm(struct cli *cli, struct client **ret, struct failure *ret_fai
     if (cli->passive && strncmp(cli->settings.url, "exec:", 5) == 0)
         return failure_set(ret_failure, -ENOENT, "there is no connection");
     cli->way = "direct";
-    return client_connect(&stream, CLI_AGENT, ret, ret_failure);
+    return cli_connect_alone(cli, ret, ret_failure);
 }
 
 int cli_connect_warm(struct cli *cli, struct client **ret)

@@ -1,0 +1,32 @@
+/* What `berth` leaves to berth-network, so that it starts without libcurl and OpenSSL: a command
+ * that goes over a mount's connection, a holder's or a unix socket needs neither. */
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "cli/cli.h"
+#include "cli/doctor_certificate.h"
+#include "cli/programs.h"
+
+int cli_need_network(struct cli *cli, struct failure *ret_failure)
+{
+    _cleanup_free_ char *program = NULL;
+    if (cli->under_way)
+        return failure_set(ret_failure, -EPROTONOSUPPORT, "nobody holds a connection to %s",
+                           cli->settings.url);
+    int r = program_find_network(&program);
+    if (r == 0) {
+        /* What is still in the buffers of stdio will be said again. */
+        (void)execv(program, cli->words);
+        r = -errno;
+    }
+    return failure_set(ret_failure, r, "%s, which makes connections over the network: %s",
+                       program ? program : PROGRAM_NETWORK, strerror(-r));
+}
+
+void doctor_check_certificates(struct doctor *d)
+{
+    if (d->cli->settings.ca_file || d->cli->settings.cert_file)
+        doctor_problem(d, "install Berth anew",
+                       "certificates cannot be looked at without %s, which is not found",
+                       PROGRAM_NETWORK);
+}
