@@ -5,10 +5,12 @@
 #include <linux/close_range.h>
 #include <linux/sched.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -32,9 +34,12 @@ enum child_fd { CHILD_REPORT = 3, CHILD_ROOT = 4, CHILD_FIRST_CLOSED = 5 };
 /* Nicer to ourselves than a command can be, and less so than what keeps a machine alive. */
 #define SERVICE_NICE (-11)
 
-/* How long those between us and the leader may take to fork; far above what it needs on a machine
+/* How long a monitor may take to fork the leader; far above what it needs on a machine
  * that is busy. */
 #define HANDOFF_MS 10000
+
+/* Of an usher. What it forks goes on with a copy, and reads files and paths there. */
+#define USHER_STACK ((size_t)512 << 10)
 
 struct child_report {
     int32_t stage;
@@ -43,10 +48,9 @@ struct child_report {
     uint32_t exists;
 };
 
-/* From a process between the service and the leader, with the pidfd of the one it has forked. */
+/* From the monitor, with the pidfd of the leader. */
 struct handoff {
-    int32_t monitor; /* 1: the one forked is a monitor, 0: the leader */
-    int32_t stage;   /* and error: why there is none */
+    int32_t stage; /* and error: why there is none */
     int32_t error;
 };
 
@@ -266,8 +270,11 @@ struct birth {
     const struct spawn_options *options;
     char root_path[PATH_MAX]; /* of the workspace, when there is a sandbox; else "" */
     int report;
-    int channel; /* of those between us and the leader: their end */
+    int channel; /* to a monitor: its end */
     int gate[2]; /* a monitored leader begins when something is written here: we know it by then */
+    pid_t born;  /* by an usher, or a negative errno */
+    int pidfd;   /* likewise */
+    enum wire_exec_stage stage; /* at which it has failed */
 };
 
 /* Without clone3 (before Linux 5.3, or behind a seccomp filter), or without its flag for cgroups.
@@ -303,7 +310,7 @@ static pid_t clone_with_pidfd(uint64_t flags, int cgroup, int *ret_pidfd, bool *
     return pid < 0 ? -errno : (pid_t)pid;
 }
 
-/* --- between us and the leader: async-signal-safe functions only ------------------ */
+/* --- monitor and usher: async-signal-safe functions only -------------------------- */
 
 static void handoff_send(int channel, const struct handoff *handoff, int pidfd)
 {
@@ -345,9 +352,12 @@ static _Noreturn void leader_run(const struct birth *b, bool joins)
 static void gate_pass(const struct birth *b)
 {
     char go;
+    ssize_t n;
     (void)close(b->gate[1]);
-    while (read(b->gate[0], &go, 1) < 0 && errno == EINTR)
+    while ((n = read(b->gate[0], &go, 1)) < 0 && errno == EINTR)
         ;
+    if (n != 1)
+        _exit(127); /* it has given us up */
 }
 
 static _Noreturn void monitor_child(const struct birth *b)
@@ -368,7 +378,7 @@ static _Noreturn void monitor_child(const struct birth *b)
     }
     if (pid < 0)
         handoff_fail(b, WIRE_STAGE_FORK, pid);
-    const struct handoff leader = {.monitor = 0};
+    const struct handoff leader = {0};
     handoff_send(b->channel, &leader, pidfd);
     /* Whoever waits for the end of a pipe must not wait for us, whichever command's it is. */
     int fd = dup3(b->channel, 0, O_CLOEXEC);
@@ -377,26 +387,30 @@ static _Noreturn void monitor_child(const struct birth *b)
     monitor_run(0, pid);
 }
 
-/* Joins the sandbox and forks there a child of its own parent's: its children are inside, itself it
- * is not. */
-static _Noreturn void usher_child(const struct birth *b)
+static _Noreturn void first_run(const struct birth *b, bool joins)
 {
-    const struct spawn_place *place = b->options->place;
-    int r = sandbox_join(place->sandbox);
-    if (r < 0)
-        handoff_fail(b, WIRE_STAGE_CONFINE, r);
-    int pidfd = -1;
-    bool joins;
-    pid_t pid = clone_with_pidfd(CLONE_PARENT, place->cgroup, &pidfd, &joins);
-    if (pid == 0 && place->monitored)
+    if (b->options->place && b->options->place->monitored)
         monitor_child(b);
-    if (pid == 0)
-        leader_run(b, joins);
-    if (pid < 0)
-        handoff_fail(b, WIRE_STAGE_FORK, pid);
-    const struct handoff born = {.monitor = place->monitored};
-    handoff_send(b->channel, &born, pidfd);
-    _exit(0);
+    leader_run(b, joins);
+}
+
+/* Joins the sandbox and forks there a child of its own parent's: its children are inside, itself it
+ * is not. It runs on our memory and with our descriptors while we wait, so that nothing is copied
+ * for it, and what it has made is ours already. */
+static int usher_run(void *context)
+{
+    struct birth *b = context;
+    const struct spawn_place *place = b->options->place;
+    b->stage = WIRE_STAGE_CONFINE;
+    b->born = sandbox_join(place->sandbox);
+    if (b->born < 0)
+        return 0;
+    bool joins;
+    b->stage = WIRE_STAGE_FORK;
+    b->born = clone_with_pidfd(CLONE_PARENT, place->cgroup, &b->pidfd, &joins);
+    if (b->born == 0)
+        first_run(b, joins);
+    return 0;
 }
 
 /* --- in the parent --------------------------------------------------------------- */
@@ -455,102 +469,95 @@ static void kill_and_reap(int *pidfd)
     close_fd(pidfd);
 }
 
-/* Takes what there is to be handed over by those between us and the leader. */
-static int take_over(const struct spawn_place *place, int channel, struct spawn_child *child,
-                     enum wire_exec_stage *ret_stage)
+/* Takes the leader that the monitor hands over. */
+static int take_over(int channel, struct spawn_child *child, enum wire_exec_stage *ret_stage)
 {
-    bool have_monitor = !place->monitored || child->monitor.pidfd >= 0;
-    bool have_leader = false;
-    while (!have_monitor || !have_leader) {
-        struct handoff handoff = {.stage = WIRE_STAGE_FORK};
-        int pidfd = -1;
-        int r = handoff_receive(channel, &handoff, &pidfd);
-        if (r < 0) {
-            *ret_stage = (enum wire_exec_stage)handoff.stage;
-            return r;
-        }
-        pid_t pid = pidfd_pid(pidfd);
-        if (handoff.monitor) {
-            child->monitor.pidfd = pidfd;
-            child->monitor.pid = pid;
-            have_monitor = true;
-        } else {
-            child->pidfd = pidfd;
-            child->pid = pid;
-            have_leader = true;
-        }
-        if (pid < 0) {
-            *ret_stage = WIRE_STAGE_FORK;
-            return pid;
-        }
-    }
-    return 0;
-}
-
-static int start_plain(struct birth *b, struct spawn_child *child)
-{
-    int cgroup = b->options->place ? b->options->place->cgroup : -1;
-    bool joins;
-    child->pid = clone_with_pidfd(0, cgroup, &child->pidfd, &joins);
-    if (child->pid == 0)
-        leader_run(b, joins);
+    struct handoff handoff = {.stage = WIRE_STAGE_FORK};
+    int r = handoff_receive(channel, &handoff, &child->pidfd);
+    *ret_stage = (enum wire_exec_stage)handoff.stage;
+    if (r < 0)
+        return r;
+    *ret_stage = WIRE_STAGE_FORK;
+    child->pid = pidfd_pid(child->pidfd);
     return child->pid < 0 ? child->pid : 0;
 }
 
-static int start_indirectly(struct birth *b, struct spawn_child *child,
-                            enum wire_exec_stage *ret_stage)
+/* Forks in the sandbox; fills born and pidfd. */
+static int usher_start(struct birth *b)
+{
+    void *stack = mmap(NULL, USHER_STACK, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_NORESERVE, -1, 0);
+    if (stack == MAP_FAILED)
+        return -errno;
+    /* To join a user namespace takes it from the memory, which is ours, and with it /proc/self from
+     * those who are not root. */
+    int dumpable = prctl(PR_GET_DUMPABLE);
+    b->born = -ECHILD;
+    pid_t usher = clone(usher_run, (char *)stack + USHER_STACK,
+                        CLONE_VM | CLONE_VFORK | CLONE_FILES | SIGCHLD, b);
+    int r = usher < 0 ? -errno : 0;
+    while (usher > 0 && waitpid(usher, NULL, 0) < 0 && errno == EINTR)
+        ;
+    if (dumpable == 1 && prctl(PR_GET_DUMPABLE) != 1)
+        (void)prctl(PR_SET_DUMPABLE, 1);
+    (void)munmap(stack, USHER_STACK);
+    return r < 0 ? r : b->born < 0 ? b->born : 0;
+}
+
+/* The first process of a command: its monitor or, without one, its leader. */
+static int first_start(struct birth *b)
 {
     const struct spawn_place *place = b->options->place;
+    if (place && place->sandbox)
+        return usher_start(b);
+    bool joins;
+    b->born = clone_with_pidfd(0, place ? place->cgroup : -1, &b->pidfd, &joins);
+    if (b->born == 0)
+        first_run(b, joins);
+    return b->born < 0 ? b->born : 0;
+}
+
+static int start_monitored(struct birth *b, struct spawn_child *child,
+                           enum wire_exec_stage *ret_stage)
+{
     int ends[2];
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0) {
-        *ret_stage = WIRE_STAGE_PIPES;
+    *ret_stage = WIRE_STAGE_PIPES;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
         return -errno;
-    }
     _cleanup_close_ int ours = ends[0];
     _cleanup_close_ int theirs = ends[1];
-    if (place->monitored && pipe2(b->gate, O_CLOEXEC) < 0) {
-        *ret_stage = WIRE_STAGE_PIPES;
+    if (pipe2(b->gate, O_CLOEXEC) < 0)
         return -errno;
-    }
     _cleanup_close_ int gate_read = b->gate[0];
     _cleanup_close_ int gate_write = b->gate[1];
-    _cleanup_close_ int first = -1; /* the usher's pidfd, or the monitor's */
-    bool joins;
     b->channel = theirs;
-    pid_t pid = clone_with_pidfd(0, -1, &first, &joins);
-    if (pid == 0) {
-        close_fd(&ours);
-        if (place->sandbox)
-            usher_child(b);
-        monitor_child(b);
-    }
-    if (pid < 0)
-        return pid;
+    int r = first_start(b);
+    *ret_stage = b->stage;
+    if (r < 0)
+        return r;
+    child->monitor = (struct monitor){.pid = b->born, .pidfd = b->pidfd, .channel = -1};
     close_fd(&theirs);
     close_fd(&gate_read);
-    if (!place->sandbox)
-        child->monitor = (struct monitor){.pid = pid, .pidfd = take_fd(&first), .channel = -1};
-    int r = take_over(place, ours, child, ret_stage);
-    if (first >= 0) {
-        siginfo_t info;
-        /* An usher ends at once, and in any case when it is told to. */
-        if (r < 0)
-            (void)syscall(SYS_pidfd_send_signal, first, SIGKILL, NULL, 0);
-        while (waitid(P_PIDFD, (id_t)first, &info, WEXITED) < 0 && errno == EINTR)
-            ;
-    }
+    r = take_over(ours, child, ret_stage);
     if (r < 0) {
         kill_and_reap(&child->monitor.pidfd);
-        if (place->monitored)
-            close_fd(&child->pidfd);
-        kill_and_reap(&child->pidfd);
+        close_fd(&child->pidfd);
         return r;
     }
-    if (place->monitored) {
-        child->monitor.channel = take_fd(&ours);
-        ssize_t n = write(gate_write, "", 1);
-        (void)n;
-    }
+    child->monitor.channel = take_fd(&ours);
+    ssize_t n = write(gate_write, "", 1);
+    (void)n;
+    return 0;
+}
+
+static int start_plain(struct birth *b, struct spawn_child *child, enum wire_exec_stage *ret_stage)
+{
+    int r = first_start(b);
+    *ret_stage = b->stage;
+    if (r < 0)
+        return r;
+    child->pid = b->born;
+    child->pidfd = b->pidfd;
     return 0;
 }
 
@@ -576,7 +583,12 @@ int spawn_start(const struct spawn_options *options, struct spawn_child *ret,
     _cleanup_close_ int report_read = report[0];
     _cleanup_close_ int report_write = report[1];
     struct spawn_child child = SPAWN_CHILD_NONE;
-    struct birth b = {.options = options, .report = report_write, .channel = -1, .gate = {-1, -1}};
+    struct birth b = {.options = options,
+                      .report = report_write,
+                      .channel = -1,
+                      .gate = {-1, -1},
+                      .pidfd = -1,
+                      .stage = WIRE_STAGE_FORK};
     *ret_stage = WIRE_STAGE_CONFINE;
     int r = place && place->sandbox ? read_root_path(&b) : 0;
     if (r < 0)
@@ -587,8 +599,8 @@ int spawn_start(const struct spawn_options *options, struct spawn_child *ret,
     uint64_t old;
     *ret_stage = WIRE_STAGE_FORK;
     signal_mask_set(&all, &old);
-    r = place && (place->sandbox || place->monitored) ? start_indirectly(&b, &child, ret_stage)
-                                                      : start_plain(&b, &child);
+    r = place && place->monitored ? start_monitored(&b, &child, ret_stage)
+                                  : start_plain(&b, &child, ret_stage);
     signal_mask_set(&old, NULL);
     if (r < 0)
         return r;
