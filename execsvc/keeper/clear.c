@@ -63,6 +63,7 @@ static void clearing_end(struct keeper *k, struct clearing *x, int error, const 
 {
     static const struct wire_message ok = {.type = WIRE_OK};
     TAILQ_REMOVE(&k->clearings, x, entry);
+    record_tidy(k->exec);
     if (x->peer && error < 0)
         peer_send_error(x->peer, x->tag, error, text);
     else if (x->peer)

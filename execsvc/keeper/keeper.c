@@ -125,6 +125,20 @@ static void on_look(evutil_socket_t fd, short what, void *context)
     keeper_changed(k);
 }
 
+/* Clears away what is left of a command that has just ended, if no process is. */
+static void on_soon(evutil_socket_t fd, short what, void *context)
+{
+    struct keeper *k = context;
+    struct kept *c;
+    while ((c = TAILQ_FIRST(&k->fresh))) {
+        TAILQ_REMOVE(&k->fresh, c, fresh_entry);
+        c->fresh = false;
+        if (kept_look(c) && c->forgotten && TAILQ_EMPTY(&c->followers))
+            kept_free(c, true);
+    }
+    keeper_changed(k);
+}
+
 static void expire(struct keeper *k, struct kept *c)
 {
     expired_add(&k->expired, expired_key(c->hash, c->record.slot));
@@ -150,6 +164,9 @@ static void on_tick(evutil_socket_t fd, short what, void *context)
                             k->ended_bytes > KEEPER_BYTES_MAX))
             expire(k, c);
     }
+    if (k->untidy)
+        record_tidy(k->exec);
+    k->untidy = false;
 }
 
 /* --- requests -------------------------------------------------------------------------------- */
@@ -592,8 +609,9 @@ static int keeper_begin(struct keeper *k, const char *name)
         return r;
     tell_confinement(k);
     k->look = evtimer_new(k->base, on_look, k);
+    k->soon = evtimer_new(k->base, on_soon, k);
     k->tick = event_new(k->base, -1, EV_PERSIST, on_tick, k);
-    if (!k->look || !k->tick || event_add(k->tick, &tick) < 0)
+    if (!k->look || !k->soon || !k->tick || event_add(k->tick, &tick) < 0)
         return -ENOMEM;
     return restore_all(k);
 }
@@ -609,8 +627,10 @@ int keeper_new(struct event_base *base, const struct keeper_options *options, st
     k->limits = *options->limits;
     expired_open(k->exec, &k->expired);
     k->keep_ns = options->keep_s * NSEC_PER_SEC;
+    k->untidy = true;
     TAILQ_INIT(&k->all);
     TAILQ_INIT(&k->ended);
+    TAILQ_INIT(&k->fresh);
     TAILQ_INIT(&k->peers);
     TAILQ_INIT(&k->clearings);
     k->workspaces = openat(options->root, "workspaces", O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -661,6 +681,8 @@ void keeper_free(struct keeper *k)
     request_user_release(&k->user);
     if (k->look)
         event_free(k->look);
+    if (k->soon)
+        event_free(k->soon);
     if (k->tick)
         event_free(k->tick);
     confinement_free(k->confinement);

@@ -175,7 +175,7 @@ static void kept_tell(struct kept *c)
     kept_rest(c);
     /* Nobody can ask for it; what was made for it may take a moment to end. */
     c->forgotten = c->forgotten || (c->nameless && !c->ran);
-    if (c->forgotten && !c->command && TAILQ_EMPTY(&c->followers))
+    if (c->forgotten && !c->fresh && !c->command && TAILQ_EMPTY(&c->followers))
         kept_free(c, true);
     keeper_changed(k);
 }
@@ -204,12 +204,15 @@ static void kept_end(struct kept *c, const struct command_verdict *verdict)
         event_free(take_ptr(c->linger));
     kept_save(c);
     k->left += c->command != NULL;
-    (void)kept_look(c);
+    /* Behind what is sent now: nobody waits for what is cleared away. */
+    TAILQ_INSERT_TAIL(&k->fresh, c, fresh_entry);
+    c->fresh = true;
     if (!c->ran || c->unsaved || !is_durable(c->record.command.flags) ||
         syncer_add(k->syncer, c->directory, on_verdict_synced, c, &c->sync) < 0)
         kept_tell(c);
     else
         followers_pump(c);
+    event_active(k->soon, EV_TIMEOUT, 0);
 }
 
 /* --- from the command ------------------------------------------------------------------------ */
@@ -412,6 +415,12 @@ static void kept_release(struct kept *c)
     free(c);
 }
 
+static void remove_directory(struct keeper *k, struct bytes workspace, struct bytes id)
+{
+    record_remove_directory(k->exec, workspace, id);
+    k->untidy = true;
+}
+
 void kept_free(struct kept *c, bool remove)
 {
     struct killer *killer;
@@ -421,6 +430,8 @@ void kept_free(struct kept *c, bool remove)
     if (c->command && c->state == KEPT_ENDED)
         c->keeper->left--;
     command_free(take_ptr(c->command));
+    if (c->fresh)
+        TAILQ_REMOVE(&c->keeper->fresh, c, fresh_entry);
     if (c->state == KEPT_ENDED)
         unlist(c);
     else
@@ -431,7 +442,7 @@ void kept_free(struct kept *c, bool remove)
     }
     kept_unlist(c);
     if (remove)
-        record_remove_directory(c->keeper->exec, c->record.command.workspace, c->record.command.id);
+        remove_directory(c->keeper, c->record.command.workspace, c->record.command.id);
     kept_release(c);
 }
 
@@ -616,7 +627,7 @@ int kept_start(struct keeper *k, const struct wire_exec *exec, struct bytes id, 
             if (c->sync)
                 sync_job_abandon(c->sync);
             if (c->directory >= 0)
-                record_remove_directory(k->exec, exec->workspace, id);
+                remove_directory(k, exec->workspace, id);
             kept_release(c);
         }
         return r;

@@ -51,7 +51,10 @@ struct keeper {
     uint64_t last_serial;
     uint64_t keep_ns;
     struct event *tick;
-    struct event *look;  /* at those that are left */
+    struct event *look; /* at those that are left */
+    struct event *soon; /* at those that have just ended */
+    struct kept_list fresh;
+    bool untidy;         /* directories may be empty */
     struct event *clear; /* looks at what is to be cleared */
     TAILQ_HEAD(, clearing) clearings;
     TAILQ_HEAD(, peer) peers;
@@ -72,7 +75,9 @@ struct killer {
 struct kept {
     TAILQ_ENTRY(kept) entry;       /* in keeper.all */
     TAILQ_ENTRY(kept) ended_entry; /* in keeper.ended, the oldest first */
-    struct kept *same;             /* the next with this hash */
+    TAILQ_ENTRY(kept) fresh_entry; /* in keeper.fresh, if it is */
+    bool fresh;
+    struct kept *same; /* the next with this hash */
     uint64_t hash;
     struct keeper *keeper;
     enum kept_state state;

@@ -9,19 +9,19 @@
 #include "base/hash.h"
 #include "names/thread_id.h"
 
-#define RECORD_NEW "record.new"
-
 /* Format and version. */
-#define RECORD_MAGIC "berthx2\n"
+#define RECORD_MAGIC "berthx3\n"
 #define RECORD_MAGIC_SIZE 8
-#define RECORD_FIXED (RECORD_MAGIC_SIZE + 7 * 8)
+#define RECORD_FIXED (RECORD_MAGIC_SIZE + 8 * 8)
 #define RECORD_HASH_SIZE 8
 
-/* No record is larger: stops a damaged or planted file from taking all memory. */
+/* No record is larger, and no file has more of them: stops a damaged or planted file from taking
+ * all memory. */
 #define RECORD_MAX ((size_t)16384)
+#define RECORD_FILE_MAX (4 * RECORD_MAX)
 
 /* Files in the directory of a command. */
-static const char *const names[] = {RECORD_NAME, RECORD_NEW, RECORD_STDOUT, RECORD_STDERR};
+static const char *const names[] = {RECORD_NAME, RECORD_STDOUT, RECORD_STDERR};
 
 static int open_directory(int at, const char *name, int *ret)
 {
@@ -84,40 +84,49 @@ void record_remove_directory(int exec, struct bytes workspace, struct bytes id)
         for (size_t i = 0; i < ARRAY_SIZE(names); i++)
             (void)unlinkat(directory, names[i], 0);
     (void)unlinkat(parent, id_name, AT_REMOVEDIR);
-    (void)unlinkat(exec, workspace_name, AT_REMOVEDIR);
 }
 
 static int record_encode(const struct record *r, struct buffer *b)
 {
-    int failed = buffer_append(b, RECORD_MAGIC, RECORD_MAGIC_SIZE) || buffer_append_u64(b, r->slot);
+    _cleanup_buffer_ struct buffer encoded = {0};
+    const struct wire_message message = {.type = WIRE_EXEC_COMMAND, .exec_command = r->command};
+    int e = wire_encode(&encoded, &message);
+    if (e < 0)
+        return e;
+    int failed = buffer_append(b, RECORD_MAGIC, RECORD_MAGIC_SIZE) ||
+                 buffer_append_u64(b, RECORD_FIXED + encoded.len + RECORD_HASH_SIZE) ||
+                 buffer_append_u64(b, r->slot);
     for (size_t i = 0; i < ARRAY_SIZE(r->spools); i++)
         failed = failed || buffer_append_u64(b, r->spools[i].keep) ||
                  buffer_append_u64(b, r->spools[i].end) ||
                  buffer_append_u64(b, r->spools[i].stored);
-    const struct wire_message message = {.type = WIRE_EXEC_COMMAND, .exec_command = r->command};
-    if (failed)
+    if (failed || buffer_append(b, encoded.data, encoded.len) < 0)
         return -ENOMEM;
-    int e = wire_encode(b, &message);
-    if (e < 0)
-        return e;
     return buffer_append_u64(b, hash_end(hash_bytes(HASH_START, b->data, b->len)));
 }
 
-int record_write(int directory, const struct record *r)
+int record_write(int directory, struct record *r)
 {
     _cleanup_buffer_ struct buffer content = {0};
+    struct stat st;
     int e = record_encode(r, &content);
     if (e < 0)
         return e;
     _cleanup_close_ int fd =
-        openat(directory, RECORD_NEW, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (fd < 0)
+        openat(directory, RECORD_NAME, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0 || fstat(fd, &st) < 0)
         return -errno;
-    e = file_write_all(fd, content.data, content.len);
-    if (e == 0 && renameat(directory, RECORD_NEW, directory, RECORD_NAME) < 0)
-        e = -errno;
-    if (e < 0)
-        (void)unlinkat(directory, RECORD_NEW, 0);
+    /* What is behind is a part of one, for which there was no room; what is missing is all lost. */
+    if ((uint64_t)st.st_size < r->end)
+        r->end = 0;
+    if ((uint64_t)st.st_size != r->end && ftruncate(fd, (off_t)r->end) < 0)
+        return -errno;
+    e = lseek(fd, (off_t)r->end, SEEK_SET) < 0 ? -errno
+                                               : file_write_all(fd, content.data, content.len);
+    if (e == 0)
+        r->end += content.len;
+    else
+        (void)!ftruncate(fd, (off_t)r->end);
     return e;
 }
 
@@ -129,22 +138,32 @@ static uint64_t get_u64(const uint8_t *p)
     return v;
 }
 
-static int record_decode(struct bytes content, struct record *ret)
+/* The length of the record that content begins with, if its sum is right; or 0. */
+static size_t record_length(struct bytes content)
 {
     if (content.len < RECORD_FIXED + RECORD_HASH_SIZE ||
         memcmp(content.data, RECORD_MAGIC, RECORD_MAGIC_SIZE) != 0)
-        return -EBADMSG;
-    size_t len = content.len - RECORD_HASH_SIZE;
-    if (get_u64(content.data + len) != hash_end(hash_bytes(HASH_START, content.data, len)))
-        return -EBADMSG;
-    const uint8_t *p = content.data + RECORD_MAGIC_SIZE;
+        return 0;
+    uint64_t len = get_u64(content.data + RECORD_MAGIC_SIZE);
+    if (len < RECORD_FIXED + RECORD_HASH_SIZE || len > content.len || len > RECORD_MAX)
+        return 0;
+    size_t summed = (size_t)len - RECORD_HASH_SIZE;
+    bool right =
+        get_u64(content.data + summed) == hash_end(hash_bytes(HASH_START, content.data, summed));
+    return right ? (size_t)len : 0;
+}
+
+static int record_decode(struct bytes content, struct record *ret)
+{
+    const uint8_t *p = content.data + RECORD_MAGIC_SIZE + 8;
     ret->slot = (uint32_t)get_u64(p);
     p += 8;
     for (size_t i = 0; i < ARRAY_SIZE(ret->spools); i++, p += 24)
         ret->spools[i] = (struct spool_geometry){
             .keep = get_u64(p), .end = get_u64(p + 8), .stored = get_u64(p + 16)};
     struct wire_message message;
-    int r = wire_decode(WIRE_EXEC_COMMAND, bytes_of(p, len - RECORD_FIXED), &message);
+    int r = wire_decode(WIRE_EXEC_COMMAND,
+                        bytes_of(p, content.len - RECORD_FIXED - RECORD_HASH_SIZE), &message);
     if (r < 0)
         return r;
     ret->command = message.exec_command;
@@ -153,15 +172,31 @@ static int record_decode(struct bytes content, struct record *ret)
 
 int record_read(int directory, struct buffer *storage, struct record *ret)
 {
+    _cleanup_buffer_ struct buffer all = {0};
     _cleanup_close_ int fd =
         openat(directory, RECORD_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return -errno;
-    int r = buffer_reserve(storage, RECORD_MAX);
+    int r = buffer_reserve(&all, RECORD_FILE_MAX);
+    if (r == 0)
+        r = file_read_up_to(fd, all.data, RECORD_FILE_MAX, &all.len);
     if (r < 0)
         return r;
-    r = file_read_up_to(fd, storage->data, RECORD_MAX, &storage->len);
-    return r < 0 ? r : record_decode(buffer_view(storage), ret);
+    struct bytes last = {0};
+    for (size_t at = 0; at < all.len; at += last.len) {
+        last = bytes_of(all.data + at, record_length(bytes_of(all.data + at, all.len - at)));
+        if (last.len == 0)
+            return -EBADMSG;
+    }
+    if (last.len == 0)
+        return -EBADMSG;
+    storage->len = 0;
+    r = buffer_append(storage, last.data, last.len);
+    if (r == 0)
+        r = record_decode(buffer_view(storage), ret);
+    if (r == 0)
+        ret->end = all.len;
+    return r;
 }
 
 static void close_directory(DIR **d)
@@ -187,6 +222,15 @@ static bool id_of(const char *name, uint8_t id[THREAD_ID_MAX], struct bytes *ret
     int n = thread_id_from_name(bytes_of_string(name), id);
     *ret = bytes_of(id, n > 0 ? (size_t)n : 0);
     return n > 0 || n == -ENODATA;
+}
+
+void record_tidy(int exec)
+{
+    _cleanup_directory_ DIR *all = open_stream(exec, ".");
+    const struct dirent *entry;
+    while (all && (entry = readdir(all)))
+        if (entry->d_type == DT_DIR && entry->d_name[0] != '.')
+            (void)unlinkat(exec, entry->d_name, AT_REMOVEDIR);
 }
 
 int record_each(int exec,

@@ -1,8 +1,9 @@
 /* What is known of a command, on the disk: EXEC/WORKSPACE/ID/record, in a directory of its own
  * beside its spools. It is written before the command is forked, so that an ID that was taken is
- * never started again, and replaced as a whole when the command has started and when it has ended.
- * A record without a verdict whose keeper is gone, and one that is damaged, is of a command whose
- * end nobody knows.
+ * never started again; when the command has ended another one is appended, with a sum of its own,
+ * and the last one counts. (To replace the file by another one would have ext4 write it to the disk
+ * at once.) A record without a verdict whose keeper is gone, and one that is damaged, is of a
+ * command whose end nobody knows.
  *
  * Writing does not force it to the disk (sync.h does): after a crash of the machine a verdict may
  * be lost that was told, and is then unknown, never another one. */
@@ -21,6 +22,7 @@ struct record {
     uint32_t slot; /* of its workspace, which tells it from others of that thread ID; 0: unknown */
     struct spool_geometry spools[2];
     struct wire_exec_command command; /* its views are borrowed */
+    uint64_t end; /* of the file: of the last record in it; 0: there is none, or nothing is right */
 };
 
 /* Makes the directory of a new command in that of all. -EEXIST: there is one. */
@@ -29,12 +31,16 @@ int record_make_directory(int exec, struct bytes workspace, struct bytes id, int
 /* Opens it. */
 int record_open_directory(int exec, struct bytes workspace, struct bytes id, int *ret);
 
-/* Removes it and all that is in it; the workspace's as well when it was the last. What is not there
- * is no error. */
+/* Removes it and all that is in it. What is not there is no error. */
 void record_remove_directory(int exec, struct bytes workspace, struct bytes id);
 
-/* Writes the record of a directory, whole or not at all. */
-int record_write(int directory, const struct record *r);
+/* Removes workspaces' directories in which there is nothing any more. Not with the last command of
+ * each: mostly another one follows. */
+void record_tidy(int exec);
+
+/* Appends to what there is up to r->end. When it fails nothing has changed; or a part is there, if
+ * the disk refuses that as well or we end meanwhile, and the record counts as damaged. */
+int record_write(int directory, struct record *r);
 
 /* Reads it. The views of *ret point into storage, which the caller releases. -ENOENT; -EBADMSG: it
  * is damaged, or of another version. */

@@ -228,6 +228,35 @@ static void record_comes_back(void **state)
     remove_directory(directory);
 }
 
+/* The last one counts; one of which only a part is there makes the whole a damaged one, and is gone
+ * with the next that is written. */
+static void part_of_a_record_is_damage(void **state)
+{
+    int directory = new_directory();
+    _cleanup_buffer_ struct buffer storage = {0};
+    struct record first = a_record(), second, got;
+    assert_int_equal(record_write(directory, &first), 0);
+    second = first;
+    second.command.serial = 8;
+    assert_int_equal(record_write(directory, &second), 0);
+    int fd = openat(directory, "record", O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    for (uint64_t len = first.end + 1; len < second.end; len++) {
+        struct record again = second;
+        again.end = first.end;
+        assert_int_equal(ftruncate(fd, (off_t)len), 0);
+        assert_int_equal(record_read(directory, &storage, &got), -EBADMSG);
+        assert_int_equal(record_write(directory, &again), 0);
+        assert_int_equal(record_read(directory, &storage, &got), 0);
+        assert_true(got.command.serial == 8 && got.end == second.end);
+    }
+    assert_int_equal(ftruncate(fd, (off_t)first.end), 0);
+    assert_int_equal(record_read(directory, &storage, &got), 0);
+    assert_true(got.command.serial == 7 && got.end == first.end);
+    (void)close(fd);
+    remove_directory(directory);
+}
+
 static void write_file(int directory, const void *data, size_t len)
 {
     int fd = openat(directory, "record", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -314,6 +343,7 @@ int main(void)
         cmocka_unit_test(spool_goes_on_when_the_disk_is_full),
         cmocka_unit_test(spool_refuses_what_is_none),
         cmocka_unit_test(record_comes_back),
+        cmocka_unit_test(part_of_a_record_is_damage),
         cmocka_unit_test(damaged_record_is_none),
         cmocka_unit_test(test_expired_are_known_to_the_next),
         cmocka_unit_test(test_expired_without_a_file),
