@@ -25,7 +25,8 @@ struct cgroup_base {
     int parent; /* the directory that ours is in */
     char *name;
     int fd;
-    uint64_t last; /* number of the newest cgroup */
+    uint64_t last;        /* number of the newest cgroup */
+    struct cgroup *spare; /* ready for the next command; NULL: none */
     bool memory;
     bool pids;
     uint64_t *left; /* numbers of those that wait for their end */
@@ -326,6 +327,9 @@ void cgroup_base_free(struct cgroup_base *base)
 {
     if (!base)
         return;
+    if (base->spare)
+        close_fd(&base->spare->fd);
+    free(base->spare);
     if (base->fd >= 0) {
         clear(base);
         (void)unlinkat(base->parent, base->name, AT_REMOVEDIR);
@@ -355,10 +359,9 @@ bool cgroup_base_limits_pids(const struct cgroup_base *base)
 
 /* --- one command's --------------------------------------------------------------- */
 
-int cgroup_new(struct cgroup_base *base, struct cgroup **ret)
+static int make(struct cgroup_base *base, struct cgroup **ret)
 {
     char name[32];
-    cgroup_base_sweep(base);
     struct cgroup *cgroup = calloc(1, sizeof *cgroup);
     if (!cgroup)
         return -ENOMEM;
@@ -372,10 +375,20 @@ int cgroup_new(struct cgroup_base *base, struct cgroup **ret)
     cgroup->fd = openat(base->fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (cgroup->fd < 0) {
         int error = errno;
-        cgroup_free(cgroup);
+        (void)unlinkat(base->fd, name, AT_REMOVEDIR);
+        free(cgroup);
         return -error;
     }
     *ret = cgroup;
+    return 0;
+}
+
+int cgroup_new(struct cgroup_base *base, struct cgroup **ret)
+{
+    cgroup_base_sweep(base);
+    if (!base->spare)
+        return make(base, ret);
+    *ret = take_ptr(base->spare);
     return 0;
 }
 
@@ -399,13 +412,18 @@ void cgroup_free(struct cgroup *cgroup)
         return;
     char name[32];
     number_name(cgroup->number, name);
+    struct cgroup_base *base = cgroup->base;
     close_fd(&cgroup->fd);
-    int r = remove_tree(cgroup->base->fd, name, 0, NULL);
+    int r = remove_tree(base->fd, name, 0, NULL);
     if (r == -EBUSY)
-        base_remember(cgroup->base, cgroup->number);
+        base_remember(base, cgroup->number);
     else if (r < 0)
-        log_warning("cgroup %s/%s: %s", cgroup->base->path, name, strerror(-r));
+        log_warning("cgroup %s/%s: %s", base->path, name, strerror(-r));
     free(cgroup);
+    /* Made now, when nobody waits. Not this one again: a command that may write there can have left
+     * limits in it. */
+    if (r == 0 && !base->spare)
+        (void)make(base, &base->spare);
 }
 
 int cgroup_fd(const struct cgroup *cgroup)

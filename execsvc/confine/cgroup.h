@@ -39,7 +39,7 @@ const char *cgroup_base_path(const struct cgroup_base *base);
 bool cgroup_base_limits_memory(const struct cgroup_base *base);
 bool cgroup_base_limits_pids(const struct cgroup_base *base);
 
-/* A new one, empty. */
+/* A new one, empty. One is kept ready for the next command. */
 int cgroup_new(struct cgroup_base *base, struct cgroup **ret);
 
 /* Removes it as soon as it is empty: now, or by a later sweep. */
