@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "stream/url.h"
 
 /* What comes behind a WELCOME may belong to another session. */
 static int feed_greeting(struct client *c, size_t len)
@@ -108,22 +109,30 @@ static int connect_with(const struct stream_options *options, const char *agent,
     TAILQ_INIT(&c->queued);
     c->deadline_ns = CLIENT_DEADLINE_MS * NSEC_PER_MSEC;
     c->dead = true; /* until there is something to say goodbye to */
-    int r = stream_open(options, &c->stream, ret_failure);
-    if (r < 0)
-        return r;
+    struct stream_url url;
+    bool local = options->url && stream_url_parse(options->url, &url, ret_failure) == 0 &&
+                 url.kind == STREAM_UNIX;
     struct session_config config = {
         .role = SESSION_CLIENT,
         .max_payload = WIRE_PAYLOAD_MAX,
         .window = CLIENT_WINDOW,
-        .features = features | (stream_is_local(c->stream) ? 0 : (uint64_t)WIRE_FEATURE_ZSTD),
+        .features = features | (local ? 0 : (uint64_t)WIRE_FEATURE_ZSTD),
         .agent = agent,
         .resumes = resumes,
     };
-    r = session_new(&config, &c->session);
+    int r = session_new(&config, &c->session);
+    if (r < 0)
+        return failure_set(ret_failure, r, "cannot make a session: %s", strerror(-r));
+    /* The HELLO goes with the request for the upgrade: one turn less of each side. */
+    struct stream_options with_hello = *options;
+    with_hello.first = local ? session_output(c->session) : (struct bytes){0};
+    r = stream_open(&with_hello, &c->stream, ret_failure);
+    if (r < 0)
+        return r;
+    session_output_done(c->session, with_hello.first.len);
     c->url = strdup(options->url);
-    if (r < 0 || !c->url)
-        return failure_set(ret_failure, r < 0 ? r : -ENOMEM, "%s: cannot make a session: %s",
-                           options->url, strerror(r < 0 ? -r : ENOMEM));
+    if (!c->url)
+        return failure_set(ret_failure, -ENOMEM, "%s: out of memory", options->url);
     uint64_t deadline = options->connect_timeout_ms
                             ? start + options->connect_timeout_ms * NSEC_PER_MSEC
                             : clock_monotonic_ns() + c->deadline_ns;

@@ -53,7 +53,8 @@ int stream_open_network(struct stream *s, const struct stream_options *options,
                         struct failure *ret_failure);
 
 /* GET /v1/stream and the answer. */
-int stream_upgrade(struct stream *s, const char *token, struct failure *ret_failure);
+int stream_upgrade(struct stream *s, const struct stream_options *options,
+                   struct failure *ret_failure);
 
 int stream_failure_memory(struct stream *s, struct failure *ret_failure);
 

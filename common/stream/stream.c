@@ -180,7 +180,7 @@ int stream_open(const struct stream_options *o, struct stream **ret, struct fail
     s->deadline_ns = start + s->timeout_ms * NSEC_PER_MSEC;
     r = connect_stream(s, o, ret_failure);
     if (r == 0)
-        r = stream_upgrade(s, o->token, ret_failure);
+        r = stream_upgrade(s, o, ret_failure);
     if (r < 0)
         return r;
     if (s->carrier->opened)

@@ -17,6 +17,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/failure.h"
 
@@ -30,6 +31,9 @@ struct stream_options {
     /* Bounds name resolution, connect, TLS and upgrade together. 0: 10 s; for exec: 60 s, since
      * the command may have to ask somebody for a password. */
     uint32_t connect_timeout_ms;
+    /* Of a unix URL alone: frames that follow the request at once, without waiting for its answer.
+     * What stands between us and others' services may not expect them. */
+    struct bytes first;
 };
 
 struct stream;

@@ -94,7 +94,7 @@ static const http_parser_settings answer_callbacks = {
     .on_message_complete = on_message,
 };
 
-static int send_request(struct stream *s, const char *token)
+static int send_request(struct stream *s, const struct stream_options *o)
 {
     _cleanup_buffer_ struct buffer request = {0};
     int r = buffer_printf(&request, "GET /v1/stream HTTP/1.1\r\nHost: ");
@@ -105,10 +105,12 @@ static int send_request(struct stream *s, const char *token)
     if (r == 0)
         r = buffer_printf(&request, "\r\nUpgrade: " PROTOCOL "\r\nConnection: Upgrade\r\n"
                                     "User-Agent: berth/" BERTH_VERSION "\r\n");
-    if (r == 0 && token)
-        r = buffer_printf(&request, "Authorization: Bearer %s\r\n", token);
+    if (r == 0 && o->token)
+        r = buffer_printf(&request, "Authorization: Bearer %s\r\n", o->token);
     if (r == 0)
         r = buffer_printf(&request, "\r\n");
+    if (r == 0 && stream_is_local(s))
+        r = buffer_append(&request, o->first.data, o->first.len);
     for (size_t sent = 0; r == 0 && sent < request.len;) {
         ssize_t n = stream_write(s, request.data + sent, request.len - sent);
         if (n == -EAGAIN)
@@ -193,9 +195,9 @@ static int read_answer(struct stream *s, http_parser *p, struct answer *a, struc
     return 0;
 }
 
-int stream_upgrade(struct stream *s, const char *token, struct failure *ret_failure)
+int stream_upgrade(struct stream *s, const struct stream_options *o, struct failure *ret_failure)
 {
-    int r = send_request(s, token);
+    int r = send_request(s, o);
     if (r == -ETIMEDOUT)
         return stream_failure_timeout(s, ret_failure);
     if (r == -ENOMEM)
