@@ -1,4 +1,3 @@
-#include <locale.h>
 #include <signal.h>
 
 #include "base/log.h"
@@ -7,7 +6,6 @@
 int main(int argc, char **argv)
 {
     struct cli cli = {0};
-    (void)setlocale(LC_CTYPE, "");
     log_setup("berth", LOG_LEVEL_WARNING);
     /* A service or a reader that goes away is an error to be told, not a silent death. */
     (void)signal(SIGPIPE, SIG_IGN);

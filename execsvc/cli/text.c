@@ -1,6 +1,7 @@
 #include "cli/text.h"
 
 #include <langinfo.h>
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -61,8 +62,17 @@ static bool is_unsafe(uint32_t point)
     return false;
 }
 
+/* The user's, when it is needed for the first time: to load it takes 0.1 ms, and a command that
+ * runs well says nothing. */
+static void use_locale(void)
+{
+    if (strcmp(setlocale(LC_CTYPE, NULL), "C") == 0)
+        (void)setlocale(LC_CTYPE, "");
+}
+
 static bool locale_is_utf8(void)
 {
+    use_locale();
     return strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
 }
 
@@ -101,6 +111,7 @@ int text_hex(struct buffer *b, struct bytes data)
 size_t text_width(struct bytes text)
 {
     size_t width = 0;
+    use_locale();
     for (size_t i = 0; i < text.len;) {
         uint32_t point = 0;
         size_t len = decode(bytes_of(text.data + i, text.len - i), &point);
