@@ -2,14 +2,13 @@
 
 import os
 import select
-import shutil
 import subprocess
 import time
 
+from containers import NAME, Docker, Podman
 from systems import WORKSPACE, progress, table
 
 QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-IMAGE = "debian:12"
 
 
 def took(argv, env):
@@ -39,22 +38,6 @@ def milliseconds(argv, count, env=None):
         times.append(time_taken)
     times.sort()
     return times[0], times[len(times) // 2]
-
-
-def container(program):
-    """The name of a container that runs and `true` can be run in, or None."""
-    if not shutil.which(program):
-        return None
-    name = "berth-bench-exec"
-    # Limits that the host does not allow to be raised keep crun from starting anything.
-    limits = ["--ulimit", "host"] if program == "podman" else []
-    start = [program, "run", "--rm", "-d", "--name", name, *limits, "--network", "none", IMAGE, "sleep", "3600"]
-    try:
-        if subprocess.run(start, check=False, timeout=120, **QUIET).returncode == 0:
-            return name
-    except subprocess.TimeoutExpired:
-        pass
-    return None
 
 
 def berth(bench, url, *options):
@@ -103,11 +86,15 @@ def bench_exec(bench, stack):
             milliseconds(argv, 1, env)  # so that what is to be warm is
             figures.setdefault(name, {})[delay] = milliseconds(argv, count, env)
             progress(f"  exec, {delay} ms: {name}: {figures[name][delay]}")
-    for program in ("docker", "podman"):
-        name = container(program)
-        if name:
-            stack.callback(subprocess.run, [program, "rm", "-f", name], check=False, **QUIET)
-        figures[f"{program} exec"] = {0: milliseconds([program, "exec", name, "true"], count) if name else None}
+    notes = []
+    (bench.directory / "containers").mkdir()
+    for program, kind in (("podman", Podman), ("docker", Docker)):
+        container = kind(bench.directory / "containers", stack)
+        name = f"{program} exec"
+        figures[name] = {0: milliseconds([*container.words, "exec", NAME, "/bin/true"], count) if container.words
+                         else None}
+        notes.append(f"{name}: {container.how if figures[name][0] else container.reason}.")
+        progress(f"  exec, {notes[-1]}")
     rows = []
     peer = figures["ssh, ControlMaster"]
     for name, found in figures.items():
@@ -125,6 +112,7 @@ def bench_exec(bench, stack):
     print("Milliseconds, median, by round-trip time; in brackets against ssh with ControlMaster. The process of"
           " `berth` or `ssh` itself is in all of them.\n")
     table(["way", *(f"{delay} ms" for delay in delays)], rows)
+    print("\n" + " ".join(notes))
     rates = {at_once: many(bench, 100 if bench.options.quick else 1000, at_once) for at_once in (1, 4, 16)}
     print("\n### Many commands\n")
     table(["callers at once", "commands in a second"], [[n, f"{rate:.0f}"] for n, rate in rates.items()])
