@@ -80,6 +80,7 @@ def test_nothing_is_left_behind(client, service):
     for _ in range(5):
         client.run(WORKSPACE, ["true"])
     keeper = service.keeper()
+    wait_until(lambda: children_of(keeper.pid) == [], what="the end of what is cleared away behind a verdict")
     before = (service.descriptors(), keeper.descriptors())
     for i in range(200):
         argv = [["sh", "-c", "echo x; echo y >&2"], ["no-such"], ["sh", "-c", "kill -9 $$"]][i % 3]
