@@ -74,14 +74,14 @@ static int tell_absent(struct client *client, const char *workspace, const char 
         .exec_attach = {.workspace = bytes_of_string(workspace), .id = bytes_of_string(id)}};
     struct wire_frame *reply;
     struct failure f = {0};
-    int r = workspace[0] ? cli_call(client, &request, &reply, &f) : -ENOENT;
+    int r = workspace && workspace[0] ? cli_call(client, &request, &reply, &f) : -ENOENT;
     if (r == 0)
         wire_frame_free(reply); /* it has come meanwhile: whoever asks again finds it */
     if (r == -ESTALE)
         return failure_set(ret_failure, r,
                            "%s: it has ended so long ago that its verdict was forgotten", id);
     return failure_set(ret_failure, -ENOENT, "%s: no such command%s; see `berth ps --all`", id,
-                       workspace[0] ? " in this workspace" : "");
+                       workspace && workspace[0] ? " in this workspace" : "");
 }
 
 int exec_find(struct client *client, const char *workspace, const char *id, struct exec_found *ret,
