@@ -248,6 +248,14 @@ static void corpus(const char *dir)
                                         "/workspace/a/b", "../../../../etc/shadow"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         write_seed(dir, "fuzz_link_text", "text", (uint8_t)(5 * i), bytes_of_string(texts[i]));
+    static const char *const policies[] = {
+        "\"filesystem\":{\"read\":[\"/a\"]},\"require\":[\"full\"],\"user\":\"service\"}",
+        "\"network\":{\"allow\":[\"*.a.b:443\",\"[::1]:*\",\"1.2.3.4:5\"]}}",
+        "\"limits\":{\"memory\":\"2G\",\"pids\":9,\"cpu\":1.5,\"wall_time\":null}}",
+    };
+    for (size_t i = 0; i < sizeof policies / sizeof *policies; i++)
+        write_seed(dir, "fuzz_policy", (char[]){(char)('a' + i), 0}, '{',
+                   bytes_of_string(policies[i]));
     static const char *const ids[] = {"hread", "./../etc", "aa%2F", "%2E.", "~~", "\xc3\xa9"};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         char name[16];
