@@ -559,6 +559,8 @@ const char *wire_stage_name(uint32_t stage)
         return "cwd";
     case WIRE_STAGE_EXECVE:
         return "execve";
+    case WIRE_STAGE_ATTEST:
+        return "attest";
     }
     return NULL;
 }

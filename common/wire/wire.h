@@ -200,6 +200,7 @@ enum wire_exec_stage {
     WIRE_STAGE_CONFINE = 6, /* namespaces, Landlock, seccomp, … */
     WIRE_STAGE_CWD = 7,     /* entering the working directory */
     WIRE_STAGE_EXECVE = 8,  /* the program itself */
+    WIRE_STAGE_ATTEST = 9,  /* what holds it is not what was made, or the workspace is fenced */
 };
 
 struct wire_time {

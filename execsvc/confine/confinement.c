@@ -1,57 +1,58 @@
 #include "confine/confinement.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "base/log.h"
-
-/* How long a sandbox without processes is kept, for the workspace's next command. */
-#define SANDBOX_IDLE_S 60
-
-/* Sandboxes without processes; stops who runs a command in each of many workspaces from filling the
- * table of processes with inits. */
-#define SANDBOX_IDLE_MAX 32
+#include "confine/landlock.h"
+#include "confine/private.h"
+#include "confine/privileges.h"
 
 /* How long the end of each child that has been killed is waited for when the service stops. */
 #define END_WAIT_MS 1000
 
-struct finding {
-    bool holds;
-    char text[FAILURE_TEXT_MAX];
-};
-
-struct workspace_sandbox {
-    struct workspace_sandbox *next;
-    struct sandbox *sandbox;
-    dev_t device; /* of the workspace's tree */
-    ino_t inode;
-    size_t users;
-    uint64_t idle_since_ns;
-};
-
-struct confinement {
-    struct workspace_sandbox *sandboxes; /* the one used last first */
-    size_t idle_count;
-    struct finding findings[MECHANISM_COUNT];
-    struct cgroup_base *cgroups;
-    int *unreaped; /* pidfds */
-    size_t unreaped_count;
-    size_t unreaped_allocated;
-};
-
 static const char *const names[] = {
     [MECHANISM_CGROUP] = "cgroup",
+    [MECHANISM_USER_NAMESPACE] = "user-namespace",
     [MECHANISM_PID_NAMESPACE] = "pid-namespace",
+    [MECHANISM_MOUNT_NAMESPACE] = "mount-namespace",
+    [MECHANISM_NET_NAMESPACE] = "net-namespace",
+    [MECHANISM_IPC_NAMESPACE] = "ipc-namespace",
+    [MECHANISM_UTS_NAMESPACE] = "uts-namespace",
+    [MECHANISM_LANDLOCK] = "landlock",
+    [MECHANISM_SECCOMP] = "seccomp",
+    [MECHANISM_NO_NEW_PRIVS] = "no-new-privs",
+    [MECHANISM_CAPABILITIES] = "capabilities",
 };
+
+static const char *const levels[] = {
+    [LEVEL_MINIMAL] = "minimal", [LEVEL_NO_USERNS] = "no-userns", [LEVEL_FULL] = "full"};
 
 const char *mechanism_name(enum mechanism m)
 {
     return names[m];
+}
+
+const char *level_name(enum level level)
+{
+    return levels[level];
+}
+
+bool confinement_knows(const char *requirement)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (strcmp(requirement, names[i]) == 0)
+            return true;
+    for (size_t i = 0; i < ARRAY_SIZE(levels); i++)
+        if (strcmp(requirement, levels[i]) == 0)
+            return true;
+    return false;
 }
 
 static bool taken_away(enum mechanism m)
@@ -66,6 +67,8 @@ static bool taken_away(enum mechanism m)
     }
     return false;
 }
+
+/* --- finding out ----------------------------------------------------------------- */
 
 static int try_cgroup(struct confinement *c, const struct confinement_options *options,
                       struct failure *f)
@@ -82,54 +85,172 @@ static bool same_root(const struct stat *root)
     return stat("/", &st) == 0 && st.st_dev == root->st_dev && st.st_ino == root->st_ino;
 }
 
-/* Makes one and joins it, in a child that ends. */
-static int try_pid_namespace(struct confinement *c, const struct confinement_options *options,
-                             struct failure *f)
+static void end_sandbox(struct confinement *c, struct sandbox *sandbox)
 {
-    struct sandbox *sandbox;
-    struct stat root;
-    int r = stat("/", &root) < 0 ? -errno : sandbox_new(&sandbox, f);
-    if (r < 0)
-        return r;
-    pid_t pid = fork();
-    if (pid == 0)
-        _exit(sandbox_join(sandbox) < 0 ? 1 : same_root(&root) ? 0 : 2);
-    int status = 1 << 8;
-    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
     struct pollfd ended = {.events = POLLIN};
     sandbox_end(sandbox, &ended.fd);
     (void)poll(&ended, 1, END_WAIT_MS);
     confinement_reap_later(c, &ended.fd);
+}
+
+/* Makes one and joins it, in a child that ends. */
+static int try_sandbox(struct confinement *c, int namespaces, bool with_root, struct failure *f)
+{
+    struct sandbox *sandbox = NULL;
+    struct root *root = NULL;
+    struct stat st;
+    const struct root_options empty = {0};
+    int r = with_root ? root_plan(&empty, &root, f) : 0;
+    const struct sandbox_options options = {
+        .namespaces = namespaces, .root = root, .landlock_outside = -1};
+    if (r == 0)
+        r = stat("/", &st) < 0 ? failure_set(f, -errno, "/: %s", strerror(errno))
+                               : sandbox_new(&options, &sandbox, f);
+    root_free(root);
+    if (r < 0)
+        return r;
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(sandbox_join(sandbox) < 0 ? 1 : with_root || same_root(&st) ? 0 : 2);
+    int status = 1 << 8;
+    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    end_sandbox(c, sandbox);
     if (!WIFEXITED(status) || WEXITSTATUS(status) == 1)
-        return failure_set(f, -EPERM, "a pid namespace that was made cannot be joined");
+        return failure_set(f, -EPERM, "namespaces that were made cannot be joined");
     /* Joining a mount namespace leaves a chroot: commands would see what we do not. */
     if (WEXITSTATUS(status) != 0)
         return failure_set(f, -EXDEV, "this service's root is not its mount namespace's");
-    (void)snprintf(f->text, sizeof f->text, "one for each workspace, with a /proc of its own%s",
-                   geteuid() == 0 ? "" : ", in a user namespace");
     return 0;
+}
+
+static const struct {
+    enum mechanism mechanism;
+    int flag; /* 0: the root */
+    const char *text;
+} kinds[] = {
+    {MECHANISM_MOUNT_NAMESPACE, 0, "a root of its own for each workspace"},
+    {MECHANISM_NET_NAMESPACE, CLONE_NEWNET, "one for each workspace"},
+    {MECHANISM_IPC_NAMESPACE, CLONE_NEWIPC, "one for each workspace"},
+    {MECHANISM_UTS_NAMESPACE, CLONE_NEWUTS, "one for each workspace"},
+};
+
+static void find(struct confinement *c, enum mechanism m, bool holds, const char *text)
+{
+    struct finding *finding = &c->findings[m];
+    finding->holds = holds && !taken_away(m);
+    (void)snprintf(finding->text, sizeof finding->text, "%s", taken_away(m) ? "taken away" : text);
+}
+
+static void find_user_namespace(struct confinement *c)
+{
+    if (privileges_have_admin()) {
+        find(c, MECHANISM_USER_NAMESPACE, true, "not needed: this service may make the others");
+        return;
+    }
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(unshare(CLONE_NEWUSER) < 0 ? errno : 0);
+    int status = 1 << 8;
+    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    int error = WIFEXITED(status) ? WEXITSTATUS(status) : EPERM;
+    find(c, MECHANISM_USER_NAMESPACE, error == 0,
+         error == 0 ? "one for each workspace" : strerror(error));
+}
+
+/* All in one sandbox; one by one only where that fails. */
+static void find_namespaces(struct confinement *c)
+{
+    struct failure f = {.text = "there is no user namespace"};
+    int flags = 0;
+    bool with_root = false;
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        bool there = !taken_away(kinds[i].mechanism);
+        flags |= there ? kinds[i].flag : 0;
+        with_root = with_root || (there && kinds[i].flag == 0);
+    }
+    int r = -EPERM;
+    bool may = c->findings[MECHANISM_USER_NAMESPACE].holds && !taken_away(MECHANISM_PID_NAMESPACE);
+    if (taken_away(MECHANISM_PID_NAMESPACE))
+        (void)snprintf(f.text, sizeof f.text, "the pid namespace is taken away");
+    bool all = may && try_sandbox(c, flags, with_root, &f) == 0;
+    if (all || may)
+        r = all ? 0 : try_sandbox(c, 0, false, &f);
+    find(c, MECHANISM_PID_NAMESPACE, r == 0,
+         r < 0                     ? f.text
+         : privileges_have_admin() ? "one for each workspace, with a /proc of its own"
+                                   : "one for each workspace, with a /proc of its own, in a user "
+                                     "namespace");
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+        int one = all || r < 0 || taken_away(kinds[i].mechanism)
+                      ? r
+                      : try_sandbox(c, kinds[i].flag, kinds[i].flag == 0, &f);
+        find(c, kinds[i].mechanism, one == 0, one == 0 ? kinds[i].text : f.text);
+    }
+}
+
+static void find_others(struct confinement *c)
+{
+    struct failure f = {.text = "needs no_new_privs"};
+    char text[64];
+    find(c, MECHANISM_NO_NEW_PRIVS, true, "for each command");
+    find(c, MECHANISM_CAPABILITIES, true, "given up by each command");
+    bool may = c->findings[MECHANISM_NO_NEW_PRIVS].holds;
+    int abi = may ? landlock_abi() : -EPERM;
+    (void)snprintf(text, sizeof text, "ABI %d", abi);
+    find(c, MECHANISM_LANDLOCK, abi > 0,
+         abi > 0          ? text
+         : !may           ? f.text
+         : abi == -ENOSYS ? "the kernel does not have it (Linux 5.13)"
+                          : "it is turned off");
+    int r = may ? 0 : -EPERM;
+    for (unsigned i = 0; r == 0 && i < SYSCALLS_FLAGS; i++)
+        r = syscalls_filter_new(i, &c->filters[i], &f);
+    if (r == 0 && prctl(PR_GET_SECCOMP, 0, 0, 0, 0) < 0)
+        r = failure_set(&f, -errno, "the kernel does not have it");
+    (void)snprintf(text, sizeof text, "a filter of %u instructions", c->filters[0].len);
+    find(c, MECHANISM_SECCOMP, r == 0, r == 0 ? text : f.text);
 }
 
 int confinement_new(const struct confinement_options *options, struct confinement **ret)
 {
-    static int (*const tries[])(struct confinement *, const struct confinement_options *,
-                                struct failure *) = {
-        [MECHANISM_CGROUP] = try_cgroup,
-        [MECHANISM_PID_NAMESPACE] = try_pid_namespace,
-    };
     struct confinement *c = calloc(1, sizeof *c);
     if (!c)
         return -ENOMEM;
-    for (enum mechanism m = 0; m < MECHANISM_COUNT; m++) {
-        struct failure f = {.text = "taken away"};
-        struct finding *finding = &c->findings[m];
-        finding->holds = !taken_away(m) && tries[m](c, options, &f) == 0;
-        (void)snprintf(finding->text, sizeof finding->text, "%s", f.text);
-        log_debug("confinement: %s: %s: %s", names[m], finding->holds ? "yes" : "no", f.text);
+    struct failure f = {.text = ""};
+    if (options->egress) {
+        c->egress = *options->egress;
+        c->has_egress = true;
     }
+    int r = taken_away(MECHANISM_CGROUP) ? -EPERM : try_cgroup(c, options, &f);
+    find(c, MECHANISM_CGROUP, r == 0, f.text);
+    find_user_namespace(c);
+    find_namespaces(c);
+    find_others(c);
+    for (enum mechanism m = 0; m < MECHANISM_COUNT; m++)
+        log_debug("confinement: %s: %s: %s", names[m], c->findings[m].holds ? "yes" : "no",
+                  c->findings[m].text);
     *ret = c;
     return 0;
+}
+
+enum level confinement_level(const struct confinement *c)
+{
+    static const enum mechanism always[] = {MECHANISM_SECCOMP, MECHANISM_NO_NEW_PRIVS,
+                                            MECHANISM_CAPABILITIES};
+    static const enum mechanism full[] = {MECHANISM_PID_NAMESPACE, MECHANISM_MOUNT_NAMESPACE,
+                                          MECHANISM_NET_NAMESPACE, MECHANISM_IPC_NAMESPACE,
+                                          MECHANISM_UTS_NAMESPACE};
+    bool is_full = true;
+    for (size_t i = 0; i < ARRAY_SIZE(always); i++)
+        if (!c->findings[always[i]].holds)
+            return LEVEL_MINIMAL;
+    for (size_t i = 0; i < ARRAY_SIZE(full); i++)
+        is_full = is_full && c->findings[full[i]].holds;
+    if (is_full)
+        return LEVEL_FULL;
+    return c->findings[MECHANISM_LANDLOCK].holds ? LEVEL_NO_USERNS : LEVEL_MINIMAL;
 }
 
 bool confinement_holds(const struct confinement *c, enum mechanism m, const char **ret_text)
@@ -141,7 +262,8 @@ bool confinement_holds(const struct confinement *c, enum mechanism m, const char
 int confinement_status(const struct confinement *c, json_t *object)
 {
     json_t *all = json_object();
-    if (!all || json_object_set_new(object, "confinement", all) < 0)
+    if (!all || json_object_set_new(object, "confinement", all) < 0 ||
+        json_object_set_new(object, "level", json_string(level_name(confinement_level(c)))) < 0)
         return -ENOMEM;
     for (enum mechanism m = 0; m < MECHANISM_COUNT; m++) {
         json_t *one =
@@ -184,95 +306,6 @@ void confinement_reap_later(struct confinement *c, int *pidfd)
     c->unreaped[c->unreaped_count++] = take_fd(pidfd);
 }
 
-/* --- sandboxes ------------------------------------------------------------------- */
-
-static void sandbox_remove(struct confinement *c, struct workspace_sandbox **at)
-{
-    struct workspace_sandbox *w = *at;
-    int pidfd;
-    *at = w->next;
-    c->idle_count--;
-    sandbox_end(w->sandbox, &pidfd);
-    confinement_reap_later(c, &pidfd);
-    free(w);
-}
-
-/* From the one used last to the one used longest ago. */
-static void sandboxes_sweep(struct confinement *c)
-{
-    uint64_t now = clock_monotonic_ns();
-    size_t idle = 0;
-    for (struct workspace_sandbox **at = &c->sandboxes; *at;) {
-        const struct workspace_sandbox *w = *at;
-        if (w->users == 0 && (++idle > SANDBOX_IDLE_MAX || !sandbox_works(w->sandbox) ||
-                              now - w->idle_since_ns > SANDBOX_IDLE_S * NSEC_PER_SEC))
-            sandbox_remove(c, at);
-        else
-            at = &(*at)->next;
-    }
-}
-
-static struct workspace_sandbox *sandbox_find(struct confinement *c, const struct stat *root)
-{
-    for (struct workspace_sandbox **at = &c->sandboxes; *at; at = &(*at)->next) {
-        struct workspace_sandbox *w = *at;
-        if (w->device != root->st_dev || w->inode != root->st_ino || !sandbox_works(w->sandbox))
-            continue;
-        *at = w->next;
-        return w;
-    }
-    return NULL;
-}
-
-int confinement_hold_sandbox(struct confinement *c, int root, struct sandbox **ret)
-{
-    struct stat st;
-    *ret = NULL;
-    if (!c->findings[MECHANISM_PID_NAMESPACE].holds)
-        return 0;
-    if (fstat(root, &st) < 0)
-        return -errno;
-    struct workspace_sandbox *w = sandbox_find(c, &st);
-    if (!w) {
-        w = calloc(1, sizeof *w);
-        if (!w)
-            return -ENOMEM;
-        *w = (struct workspace_sandbox){.device = st.st_dev, .inode = st.st_ino};
-        struct failure f;
-        int r = sandbox_new(&w->sandbox, &f);
-        if (r < 0) {
-            log_warning("a sandbox: %s", f.text);
-            free(w);
-            return r;
-        }
-        c->idle_count++;
-    }
-    w->next = c->sandboxes;
-    c->sandboxes = w;
-    if (w->users++ == 0)
-        c->idle_count--;
-    *ret = w->sandbox;
-    return 0;
-}
-
-void confinement_release_sandbox(struct confinement *c, struct sandbox *sandbox)
-{
-    for (struct workspace_sandbox *w = c->sandboxes; w; w = w->next) {
-        if (w->sandbox != sandbox || --w->users > 0)
-            continue;
-        c->idle_count++;
-        w->idle_since_ns = clock_monotonic_ns();
-    }
-}
-
-static void sandboxes_free(struct confinement *c)
-{
-    while (c->sandboxes) {
-        c->idle_count = 1;
-        sandbox_remove(c, &c->sandboxes);
-    }
-}
-
 void confinement_sweep(struct confinement *c)
 {
     size_t kept = 0;
@@ -284,7 +317,7 @@ void confinement_sweep(struct confinement *c)
     }
     c->unreaped_count = kept;
     if (c->idle_count > 0)
-        sandboxes_sweep(c);
+        cells_sweep(c);
     if (c->cgroups)
         cgroup_base_sweep(c->cgroups);
 }
@@ -293,7 +326,7 @@ void confinement_free(struct confinement *c)
 {
     if (!c)
         return;
-    sandboxes_free(c);
+    cells_free(c);
     confinement_sweep(c);
     cgroup_base_free(c->cgroups);
     for (size_t i = 0; i < c->unreaped_count; i++) {
@@ -302,6 +335,8 @@ void confinement_free(struct confinement *c)
         (void)reap(c->unreaped[i]);
         close_fd(&c->unreaped[i]);
     }
+    for (size_t i = 0; i < ARRAY_SIZE(c->filters); i++)
+        syscalls_filter_release(&c->filters[i]);
     free(c->unreaped);
     free(c);
 }

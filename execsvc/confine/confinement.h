@@ -1,5 +1,6 @@
-/* What holds commands on this machine: found out once, by trying, when the service starts. Each
- * mechanism can be taken away for tests by BERTH_WITHOUT, a list of names with commas between. */
+/* What holds commands on this machine: found out once, by trying, when the service starts; and the
+ * cells of workspaces, in which it holds theirs as their policies ask. Each mechanism can be taken
+ * away for tests by BERTH_WITHOUT, a list of names with commas between. */
 #pragma once
 
 #include <jansson.h>
@@ -7,47 +8,130 @@
 #include <stddef.h>
 
 #include "confine/cgroup.h"
+#include "confine/policy.h"
+#include "confine/restraint.h"
 #include "confine/sandbox.h"
 
 enum mechanism {
-    MECHANISM_CGROUP,        /* a cgroup v2 for each command */
-    MECHANISM_PID_NAMESPACE, /* a pid namespace for each workspace */
+    MECHANISM_CGROUP,          /* a cgroup v2 for each command */
+    MECHANISM_USER_NAMESPACE,  /* where the service may not make others without */
+    MECHANISM_PID_NAMESPACE,   /* for each workspace, as the next */
+    MECHANISM_MOUNT_NAMESPACE, /* with a root of its own */
+    MECHANISM_NET_NAMESPACE,
+    MECHANISM_IPC_NAMESPACE,
+    MECHANISM_UTS_NAMESPACE,
+    MECHANISM_LANDLOCK,
+    MECHANISM_SECCOMP,
+    MECHANISM_NO_NEW_PRIVS,
+    MECHANISM_CAPABILITIES, /* are given up */
     MECHANISM_COUNT,
 };
 
+/* What all of them together come to. */
+enum level {
+    LEVEL_MINIMAL,   /* neither: only policies that ask for neither */
+    LEVEL_NO_USERNS, /* Landlock for files, seccomp against sockets: no lists of hosts, no own /tmp
+                      */
+    LEVEL_FULL,      /* namespaces and seccomp: every policy */
+};
+
 struct confinement;
+struct cell;
+
+/* Serves the connections of a workspace whose network is POLICY_NETWORK_ALLOW. */
+struct confinement_egress {
+    /* A sandbox has been made; commands come when this has returned. Takes *listener (see
+     * sandbox_take_listener). policy lasts for the call. *ret stands for it from now on. A negative
+     * errno and the failure: no command is started. */
+    int (*begin)(void *context, int *listener, const struct policy *policy, void **ret,
+                 struct failure *ret_failure);
+    /* The sandbox is gone. */
+    void (*end)(void *context, void *begun);
+    void *context;
+    uint16_t port; /* that it is reached at inside */
+};
 
 struct confinement_options {
     const char *name;          /* of the service, in names of its own on this machine */
     const char *cgroup_parent; /* see cgroup_base_open; NULL: found */
+    const struct confinement_egress *egress; /* copied; NULL: such policies are refused */
 };
 
 /* -ENOMEM; what cannot be had is not a failure. */
 int confinement_new(const struct confinement_options *options, struct confinement **ret);
 void confinement_free(struct confinement *c);
 
-/* "cgroup", "pid-namespace". */
+/* "cgroup", "pid-namespace", … */
 const char *mechanism_name(enum mechanism m);
+
+/* "minimal", "no-userns", "full". */
+const char *level_name(enum level level);
+
+/* Whether a policy's `require` may have this word. */
+bool confinement_knows(const char *requirement);
 
 /* Whether it holds; *ret_text says where, or why not. Borrowed. */
 bool confinement_holds(const struct confinement *c, enum mechanism m, const char **ret_text);
 
-/* Adds "confinement": {NAME: {"holds", "text"}, …} to object. -ENOMEM. */
+enum level confinement_level(const struct confinement *c);
+
+/* Adds "confinement": {NAME: {"holds", "text"}, …} and "level" to object. -ENOMEM. */
 int confinement_status(const struct confinement *c, json_t *object);
 
 /* NULL when MECHANISM_CGROUP does not hold. */
 struct cgroup_base *confinement_cgroups(const struct confinement *c);
 
-/* The sandbox of the workspace whose tree is `root`, made if there is none: held until it is given
- * back. *ret NULL: MECHANISM_PID_NAMESPACE does not hold. */
-int confinement_hold_sandbox(struct confinement *c, int root, struct sandbox **ret);
-void confinement_release_sandbox(struct confinement *c, struct sandbox *sandbox);
-
 /* Takes over a descriptor of a child that could not be waited for without waiting long: it is
  * reaped by a later sweep. *pidfd is then -1. */
 void confinement_reap_later(struct confinement *c, int *pidfd);
 
-/* Reaps those that have ended, removes cgroups that have become empty, ends sandboxes that nobody
+/* Reaps those that have ended, removes cgroups that have become empty, ends cells that nobody
  * has used for a while. Cheap when there is nothing.
  */
 void confinement_sweep(struct confinement *c);
+
+/* --- cells ---------------------------------------------------------------------------------- */
+
+/* Paths are absolute, and borrowed, as the policy. */
+struct cell_options {
+    int root;                    /* the workspace's tree */
+    const struct policy *policy; /* NULL: all that holds here is used, and nothing else is asked */
+    const char *home;            /* NULL: no home directory */
+    /* The workspace's own directory, where "private" is made: what commands see at /tmp and as
+     * their home. -1: they are in memory, and gone with the cell. */
+    int directory;
+};
+
+/* The cell of the workspace whose tree that is, made if there is none: held until it is given back.
+ * -EOPNOTSUPP: the policy cannot be had here, and the failure says what is missing; -EPERM: what
+ * was made is wider than the policy; others when it cannot be made. */
+int confinement_hold_cell(struct confinement *c, const struct cell_options *options,
+                          struct cell **ret, struct failure *ret_failure);
+
+/* The same of one that there is. -ENOENT. */
+int confinement_find_cell(struct confinement *c, int root, struct cell **ret);
+void confinement_release_cell(struct confinement *c, struct cell *cell);
+
+/* Holds once more one that is held. */
+struct cell *confinement_share_cell(struct cell *cell);
+
+/* All borrowed, for as long as the cell is held. Without a sandbox: NULL. */
+const struct sandbox *cell_sandbox(const struct cell *cell);
+const struct restraint *cell_restraint(const struct cell *cell);
+
+/* As it was asked for. */
+const struct policy *cell_policy(const struct cell *cell);
+
+/* See sandbox_terminals. */
+int cell_terminals(const struct cell *cell);
+
+/* Where its commands' home and temporary files are, when the paths that they know lead elsewhere
+ * (there is no root of their own); NULL: they are where they ought to be. */
+const char *cell_private(const struct cell *cell);
+
+/* Port on 127.0.0.1 of the proxy that its commands are to use; 0: none. */
+uint16_t cell_proxy_port(const struct cell *cell);
+
+/* What was measured when it was made, and what is missing of what could be: {"level", "facts",
+ * "missing": {NAME: why}}. NULL: no memory. */
+json_t *cell_measured(const struct confinement *c, const struct cell *cell);

@@ -334,20 +334,24 @@ static int copy_strings(char *const *items, size_t count, char ***ret, size_t *r
     return 0;
 }
 
-static int copy_policy(const struct policy *from, struct policy *ret)
+int policy_copy(const struct policy *from, struct policy *ret)
 {
     struct failure f;
-    *ret = *from;
-    ret->read = ret->require = NULL;
-    ret->allow = NULL;
-    int r = from->allow ? allow_list_new(&ret->allow) : 0;
+    _cleanup_policy_ struct policy p = *from;
+    p.read = p.require = NULL;
+    p.allow = NULL;
+    int r = from->allow ? allow_list_new(&p.allow) : 0;
     for (size_t i = 0; r == 0 && from->allow && i < allow_list_count(from->allow); i++)
-        r = allow_list_add(ret->allow, bytes_of_string(allow_list_text(from->allow, i)), &f);
+        r = allow_list_add(p.allow, bytes_of_string(allow_list_text(from->allow, i)), &f);
     if (r == 0)
-        r = copy_strings(from->read, from->read_count, &ret->read, &ret->read_count);
+        r = copy_strings(from->read, from->read_count, &p.read, &p.read_count);
     if (r == 0)
-        r = copy_strings(from->require, from->require_count, &ret->require, &ret->require_count);
-    return r;
+        r = copy_strings(from->require, from->require_count, &p.require, &p.require_count);
+    if (r < 0)
+        return r;
+    *ret = p;
+    p = (struct policy){0};
+    return 0;
 }
 
 int policy_from_json(const json_t *object, const char *path, const struct policy *base,
@@ -355,8 +359,8 @@ int policy_from_json(const json_t *object, const char *path, const struct policy
 {
     static const struct policy plain = {.filesystem = POLICY_FILESYSTEM_OWN};
     const struct reading reading = {.path = path, .failure = ret_failure};
-    _cleanup_policy_ struct policy p;
-    if (copy_policy(base ? base : &plain, &p) < 0)
+    _cleanup_policy_ struct policy p = {0};
+    if (policy_copy(base ? base : &plain, &p) < 0)
         return no_memory(ret_failure);
     int r = read_policy(&reading, object, &p);
     if (r < 0)

@@ -63,6 +63,9 @@ int policy_parse(struct bytes text, const struct policy *base, struct policy *re
 int policy_from_json(const json_t *object, const char *path, const struct policy *base,
                      struct policy *ret, struct failure *ret_failure);
 
+/* -ENOMEM. */
+int policy_copy(const struct policy *from, struct policy *ret);
+
 /* The whole of it, nothing left out. NULL: no memory. */
 json_t *policy_to_json(const struct policy *policy);
 

@@ -15,18 +15,31 @@
 #include <sys/wait.h>
 
 #include "base/cleanup.h"
+#include "confine/network.h"
+#include "confine/privileges.h"
+
+/* What the init makes and hands over. */
+enum gift { GIFT_TERMINALS, GIFT_LANDLOCK, GIFT_LISTENER, GIFT_COUNT };
 
 struct sandbox {
     pid_t init;
     int pidfd;
     int flags; /* CLONE_NEW… of what there is to join */
+    int gifts[GIFT_COUNT];
 };
 
-/* From the init: what it could not do (NULL: everything is there), as a pointer into the text that
- * it shares with its parent by having been forked from it. */
+/* From the init: what it could not do (NULL: everything is there), as a pointer into memory that it
+ * shares with its parent by having been forked from it. */
 struct readiness {
     const char *step;
     int32_t error;
+    uint32_t
+        given; /* of enum gift, a bit each, in the order of the descriptors that come with it */
+};
+
+union gifts_space {
+    struct cmsghdr header;
+    char space[CMSG_SPACE(GIFT_COUNT * sizeof(int))];
 };
 
 /* Mounts that a copy of ours would keep alive after they were unmounted here: file systems whose
@@ -38,31 +51,99 @@ struct mounts {
 
 /* --- in the init: async-signal-safe functions only ------------------------------- */
 
-static const char *set_up(const struct mounts *foreign)
+static int share_root(const struct sandbox_options *o, const struct mounts *foreign,
+                      const char **ret_step)
 {
+    *ret_step = "parting its mounts from ours";
     if (mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
-        return "cannot part its mounts from ours";
+        return -errno;
     for (size_t i = 0; i < foreign->count; i++)
         (void)umount2(foreign->points[i], MNT_DETACH);
+    *ret_step = "a /proc of its own";
     if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
-        return "cannot mount a /proc of its own";
-    return NULL;
+        return -errno;
+    return o->landlock_outside < 0 ? 0
+                                   : landlock_allow(o->landlock_outside, "/proc", LANDLOCK_DEVICES);
 }
 
-static _Noreturn void init_run(int channel, const struct mounts *foreign)
+static int own_root(const struct sandbox_options *o, const struct mounts *foreign,
+                    int gifts[GIFT_COUNT], const char **ret_step)
+{
+    /* First: what is shared would be unmounted on the machine too. */
+    *ret_step = "parting its mounts from ours";
+    if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+        return -errno;
+    for (size_t i = 0; i < foreign->count; i++)
+        (void)umount2(foreign->points[i], MNT_DETACH);
+    int r = root_build(o->root, ret_step);
+    if (r < 0)
+        return r;
+    *ret_step = "/dev/pts";
+    gifts[GIFT_TERMINALS] = open("/dev/pts", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (gifts[GIFT_TERMINALS] < 0)
+        return -errno;
+    *ret_step = "Landlock";
+    if (o->landlock)
+        r = landlock_new(o->landlock, &gifts[GIFT_LANDLOCK]);
+    return r == 0 && o->landlock ? root_allow(o->root, gifts[GIFT_LANDLOCK], ret_step) : r;
+}
+
+static int set_up(const struct sandbox_options *o, const struct mounts *foreign,
+                  int gifts[GIFT_COUNT], const char **ret_step)
+{
+    int r = o->root ? own_root(o, foreign, gifts, ret_step) : share_root(o, foreign, ret_step);
+    if (r == 0 && (o->namespaces & CLONE_NEWNET)) {
+        *ret_step = "the network";
+        r = network_set_up(o->port, &gifts[GIFT_LISTENER]);
+    }
+    if (r == 0 && (o->namespaces & CLONE_NEWUTS))
+        (void)sethostname("berth", 5);
+    return r;
+}
+
+/* What there is of descriptors goes with the message. */
+static ssize_t send_readiness(int channel, struct readiness *readiness, const int gifts[GIFT_COUNT])
+{
+    int given[GIFT_COUNT];
+    size_t count = 0;
+    for (size_t i = 0; i < GIFT_COUNT; i++) {
+        if (gifts[i] < 0)
+            continue;
+        given[count++] = gifts[i];
+        readiness->given |= 1U << i;
+    }
+    struct iovec data = {.iov_base = readiness, .iov_len = sizeof *readiness};
+    struct msghdr m = {.msg_iov = &data, .msg_iovlen = 1};
+    union gifts_space control = {0};
+    if (count > 0) {
+        m.msg_control = control.space;
+        m.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(count * sizeof(int));
+        memcpy(CMSG_DATA(c), given, count * sizeof(int));
+    }
+    return sendmsg(channel, &m, MSG_NOSIGNAL);
+}
+
+static _Noreturn void init_run(int channel, const struct sandbox_options *o,
+                               const struct mounts *foreign)
 {
     char go;
     /* With its parent's thread it ends, and with it everything inside. */
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     (void)prctl(PR_SET_NAME, "berth-init");
     (void)setsid();
+    (void)umask(0);
     /* The parent maps our user first. At its end there is nobody to serve. */
     if (read(channel, &go, 1) != 1)
         _exit(0);
-    struct readiness readiness = {.step = set_up(foreign)};
-    readiness.error = readiness.step ? -errno : 0;
+    int gifts[GIFT_COUNT] = {-1, -1, -1};
+    struct readiness readiness = {0};
+    readiness.error = set_up(o, foreign, gifts, &readiness.step);
     (void)chdir("/");
-    ssize_t n = write(channel, &readiness, sizeof readiness);
+    ssize_t n = send_readiness(channel, &readiness, gifts);
     /* Whoever waits for the end of a pipe must not wait for us, whichever command's it is. */
     if (n != sizeof readiness || readiness.error < 0)
         _exit(0);
@@ -166,24 +247,45 @@ static int map_user(pid_t pid)
     return r < 0 ? r : write_proc(pid, "gid_map", text);
 }
 
-static int wait_until_ready(const struct sandbox *s, int channel, struct failure *ret_failure)
+static int receive_readiness(struct sandbox *s, int channel, struct readiness *ret)
 {
-    struct readiness readiness = {.error = -ECHILD};
+    struct iovec data = {.iov_base = ret, .iov_len = sizeof *ret};
+    union gifts_space control = {0};
+    struct msghdr m = {.msg_iov = &data,
+                       .msg_iovlen = 1,
+                       .msg_control = control.space,
+                       .msg_controllen = sizeof control.space};
+    ssize_t n;
+    while ((n = recvmsg(channel, &m, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR)
+        ;
+    if (n != sizeof *ret)
+        return -ECHILD;
+    const struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    size_t count = c && c->cmsg_type == SCM_RIGHTS ? (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
+    size_t taken = 0;
+    for (size_t i = 0; i < GIFT_COUNT && taken < count; i++)
+        if (ret->given & 1U << i)
+            memcpy(&s->gifts[i], CMSG_DATA(c) + taken++ * sizeof(int), sizeof(int));
+    return taken == (size_t)__builtin_popcount(ret->given) ? 0 : -EMFILE;
+}
+
+static int wait_until_ready(struct sandbox *s, int channel, struct failure *ret_failure)
+{
+    struct readiness readiness = {0};
     int r = s->flags & CLONE_NEWUSER ? map_user(s->init) : 0;
     if (r < 0)
         return failure_set(ret_failure, r, "cannot map the user: %s", strerror(-r));
-    ssize_t n = write(channel, "", 1);
-    if (n == 1)
-        n = read(channel, &readiness, sizeof readiness);
-    if (n != sizeof readiness)
-        return failure_set(ret_failure, -ECHILD, "the init of a pid namespace ended at once");
+    r = write(channel, "", 1) == 1 ? receive_readiness(s, channel, &readiness) : -ECHILD;
+    if (r < 0)
+        return failure_set(ret_failure, r, "the init of a pid namespace ended at once");
     if (readiness.error < 0)
         return failure_set(ret_failure, readiness.error, "%s: %s", readiness.step,
                            strerror(-readiness.error));
     return 0;
 }
 
-int sandbox_new(struct sandbox **ret, struct failure *ret_failure)
+int sandbox_new(const struct sandbox_options *options, struct sandbox **ret,
+                struct failure *ret_failure)
 {
     _cleanup_(mounts_release) struct mounts foreign = {0};
     int ends[2];
@@ -197,22 +299,25 @@ int sandbox_new(struct sandbox **ret, struct failure *ret_failure)
     struct sandbox *s = calloc(1, sizeof *s);
     if (!s)
         return failure_set(ret_failure, -ENOMEM, "%s", strerror(ENOMEM));
-    s->pidfd = -1;
-    s->flags = CLONE_NEWPID | CLONE_NEWNS | (geteuid() == 0 ? 0 : CLONE_NEWUSER);
+    bool own_user = !privileges_have_admin();
+    *s = (struct sandbox){.pidfd = -1,
+                          .flags = CLONE_NEWPID | CLONE_NEWNS | options->namespaces |
+                                   (own_user ? CLONE_NEWUSER : 0),
+                          .gifts = {-1, -1, -1}};
     sigset_t all, old;
     (void)sigfillset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, &old);
     s->init = (pid_t)syscall(SYS_clone, (long)s->flags | CLONE_PIDFD | SIGCHLD, 0, &s->pidfd, 0, 0);
     if (s->init == 0) {
         close_fd(&ours);
-        init_run(theirs, &foreign);
+        init_run(theirs, options, &foreign);
     }
     int error = errno;
     (void)sigprocmask(SIG_SETMASK, &old, NULL);
     if (s->init < 0) {
         free(s);
-        return failure_set(ret_failure, -error, "cannot make a %s namespace: %s",
-                           geteuid() == 0 ? "pid" : "user and pid", strerror(error));
+        return failure_set(ret_failure, -error, "namespaces%s cannot be made: %s",
+                           own_user ? " in a user namespace" : "", strerror(error));
     }
     close_fd(&theirs);
     r = wait_until_ready(s, ours, ret_failure);
@@ -231,6 +336,8 @@ void sandbox_end(struct sandbox *s, int *ret_pidfd)
 {
     (void)syscall(SYS_pidfd_send_signal, s->pidfd, SIGKILL, NULL, 0);
     *ret_pidfd = s->pidfd;
+    for (size_t i = 0; i < GIFT_COUNT; i++)
+        close_fd(&s->gifts[i]);
     free(s);
 }
 
@@ -239,6 +346,21 @@ bool sandbox_works(const struct sandbox *s)
     siginfo_t info = {0};
     return waitid(P_PIDFD, (id_t)s->pidfd, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
            info.si_pid == 0;
+}
+
+int sandbox_terminals(const struct sandbox *s)
+{
+    return s->gifts[GIFT_TERMINALS];
+}
+
+int sandbox_landlock(const struct sandbox *s)
+{
+    return s->gifts[GIFT_LANDLOCK];
+}
+
+int sandbox_take_listener(struct sandbox *s)
+{
+    return take_fd(&s->gifts[GIFT_LISTENER]);
 }
 
 int sandbox_join(const struct sandbox *s)

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "confine/confinement.h"
 #include "exec/input.h"
 #include "exec/kill.h"
 #include "exec/streams.h"
@@ -137,6 +138,7 @@ static int not_started_code(enum wire_exec_stage stage, int error)
     case WIRE_STAGE_SETUP:
     case WIRE_STAGE_CONFINE:
     case WIRE_STAGE_CWD:
+    case WIRE_STAGE_ATTEST:
         return 125;
     }
     return 125;
@@ -170,6 +172,14 @@ static void verdict_from_report(struct command *c, const struct spawn_report *re
     else if (report->stage == WIRE_STAGE_CWD)
         command_verdict_not_started(v, report->stage, report->error, "%s: %s",
                                     directory[0] ? directory : ".", reason);
+    else if (report->stage == WIRE_STAGE_ATTEST && report->error == -EPERM)
+        command_verdict_not_started(v, report->stage, report->error,
+                                    "what holds the workspace's commands was changed: %s",
+                                    restraint_step_name(report->program));
+    else if (report->stage == WIRE_STAGE_ATTEST ||
+             (report->stage == WIRE_STAGE_CONFINE && report->exists))
+        command_verdict_not_started(v, report->stage, report->error, "%s: %s",
+                                    restraint_step_name(report->program), reason);
     else if (report->stage == WIRE_STAGE_EXECVE && report->exists)
         command_verdict_not_started(v, report->stage, report->error,
                                     "%s: %s (the interpreter or loader that it names)", program,
@@ -541,7 +551,7 @@ static int command_prepare(struct command *c, const struct command_options *opti
     c->drain = evtimer_new(c->base, on_drained, c);
     if (!c->timeout || !c->drain)
         return -ENOMEM;
-    return kill_set_new(options->confinement, &c->kill_set);
+    return kill_set_new(options->confinement, options->cell, &c->kill_set);
 }
 
 static void command_release(struct command *c)
@@ -569,7 +579,13 @@ int command_start(struct event_base *base, const struct command_options *options
     enum wire_exec_stage stage = WIRE_STAGE_PIPES;
     bool unlimited = false;
     struct streams streams;
-    int r = streams_open(options->flags, options->rows, options->columns, &streams);
+    const struct streams_options wanted = {
+        .flags = options->flags,
+        .rows = options->rows,
+        .columns = options->columns,
+        .terminals = options->cell ? cell_terminals(options->cell) : -1,
+    };
+    int r = streams_open(&wanted, &streams);
     if (r < 0) {
         command_verdict_not_started(ret_verdict, stage, r, "%s", strerror(-r));
         return r;

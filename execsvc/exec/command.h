@@ -16,6 +16,7 @@
 #include "exec/kill.h"
 #include "exec/spawn.h"
 
+struct cell;
 struct command;
 struct confinement;
 
@@ -34,6 +35,7 @@ struct command_options {
     uint64_t processes;    /* at a time; 0: no limit */
     const struct spawn_limits *limits;
     struct confinement *confinement; /* NULL: see kill_set_new. Must outlive the command */
+    struct cell *cell;               /* see kill_set_new */
 };
 
 /* How it ended. Fields as in EXEC_EXIT. text is bytes: paths in it are as they were given. */

@@ -1,5 +1,7 @@
 #include "exec/environment.h"
 
+#include <stdio.h>
+
 #include "base/log.h"
 
 #define RESERVED_PREFIX "BERTH_"
@@ -38,6 +40,10 @@ static int environment_put_value(struct strings *environment, const char *name, 
 
 static int build_base(const struct environment_base *base, struct strings *environment)
 {
+    char url[64];
+    (void)snprintf(url, sizeof url, "http://127.0.0.1:%u", base->proxy_port);
+    const char *proxy = base->proxy_port ? url : NULL;
+    const char *direct = base->proxy_port ? "localhost,127.0.0.1,::1" : NULL;
     const struct {
         const char *name;
         const char *value;
@@ -50,6 +56,13 @@ static int build_base(const struct environment_base *base, struct strings *envir
         {"LANG", "C.UTF-8"},
         {"BERTH_WORKSPACE", base->workspace},
         {"TERM", base->terminal ? "xterm" : NULL},
+        {"TMPDIR", base->tmp},
+        {"HTTP_PROXY", proxy},
+        {"HTTPS_PROXY", proxy},
+        {"http_proxy", proxy},
+        {"https_proxy", proxy},
+        {"NO_PROXY", direct},
+        {"no_proxy", direct},
     };
     for (size_t i = 0; i < ARRAY_SIZE(fixed); i++) {
         if (!fixed[i].value)

@@ -19,6 +19,8 @@ struct environment_base {
     struct bytes thread_id; /* BERTH_THREAD_ID, left out if it holds a NUL */
     const char *workspace;  /* BERTH_WORKSPACE: the directory name, which always fits */
     bool terminal;          /* TERM is set */
+    const char *tmp;        /* TMPDIR; NULL: not set, that is /tmp */
+    uint16_t proxy_port;    /* of an HTTP proxy on 127.0.0.1, in HTTP_PROXY and the like; 0: none */
 };
 
 /* The environment of a command: the base, then the caller's NAME=VALUE strings, of which the

@@ -37,7 +37,7 @@ struct kill_set {
     enum wire_means means;
     struct confinement *confinement;
     struct cgroup *cgroup;
-    struct sandbox *sandbox; /* held */
+    struct cell *cell; /* held, or NULL */
     struct monitor monitor;
     pid_t leader;       /* 0: not started */
     int leader_pidfd;   /* a copy of our own */
@@ -54,7 +54,7 @@ static bool by_cgroup(const struct kill_set *set)
     return set->means == WIRE_MEANS_CGROUP;
 }
 
-int kill_set_new(struct confinement *confinement, struct kill_set **ret)
+int kill_set_new(struct confinement *confinement, struct cell *cell, struct kill_set **ret)
 {
     struct kill_set *set = calloc(1, sizeof *set);
     if (!set)
@@ -68,6 +68,8 @@ int kill_set_new(struct confinement *confinement, struct kill_set **ret)
     struct cgroup_base *base = confinement ? confinement_cgroups(confinement) : NULL;
     if (base && cgroup_new(base, &set->cgroup) == 0)
         set->means = WIRE_MEANS_CGROUP;
+    if (cell)
+        set->cell = confinement_share_cell(cell);
     *ret = set;
     return 0;
 }
@@ -85,14 +87,9 @@ int kill_set_limit(struct kill_set *set, uint64_t memory_bytes, uint64_t process
 int kill_set_spawn(struct kill_set *set, const struct spawn_options *options,
                    struct spawn_child *ret, enum wire_exec_stage *ret_stage)
 {
-    if (set->confinement) {
-        *ret_stage = WIRE_STAGE_CONFINE;
-        int r = confinement_hold_sandbox(set->confinement, options->root, &set->sandbox);
-        if (r < 0)
-            return r;
-    }
     const struct spawn_place place = {
-        .sandbox = set->sandbox,
+        .sandbox = set->cell ? cell_sandbox(set->cell) : NULL,
+        .restraint = set->cell ? cell_restraint(set->cell) : NULL,
         .cgroup = by_cgroup(set) ? cgroup_fd(set->cgroup) : -1,
         .monitored = !by_cgroup(set),
     };
@@ -457,8 +454,8 @@ void kill_set_free(struct kill_set *set)
     reap(set, &set->monitor.pidfd);
     reap(set, &set->leader_pidfd);
     cgroup_free(set->cgroup);
-    if (set->sandbox)
-        confinement_release_sandbox(set->confinement, set->sandbox);
+    if (set->cell)
+        confinement_release_cell(set->confinement, set->cell);
     struct member *m;
     for (size_t i = 0; (m = table_next(&set->members, &i));)
         free(m);

@@ -20,12 +20,14 @@
 #include "exec/spawn.h"
 
 struct kill_set;
+struct cell;
 struct confinement;
 
 /* An empty set, to be filled by kill_set_spawn. confinement: borrowed for the set's life; NULL: a
- * subreaper and nothing else. Without a cgroup where there ought to be one, it is by subreaper.
+ * subreaper and nothing else. cell: where the leader starts, held for as long; NULL: where this
+ * process is. Without a cgroup where there ought to be one, it is by subreaper.
  * -ENOMEM. */
-int kill_set_new(struct confinement *confinement, struct kill_set **ret);
+int kill_set_new(struct confinement *confinement, struct cell *cell, struct kill_set **ret);
 
 /* Kills whatever is left, without waiting for it to be gone, and forgets it. */
 void kill_set_free(struct kill_set *set);

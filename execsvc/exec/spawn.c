@@ -19,11 +19,12 @@
 
 #include "base/cleanup.h"
 #include "confine/cgroup.h"
+#include "confine/restraint.h"
 #include "confine/sandbox.h"
 #include "exec/beneath.h"
 
 /* Numbers of descriptors in the child. Everything from FIRST_CLOSED on is closed. */
-enum child_fd { CHILD_REPORT = 3, CHILD_ROOT = 4, CHILD_FIRST_CLOSED = 5 };
+enum child_fd { CHILD_REPORT = 3, CHILD_ROOT = 4, CHILD_LANDLOCK = 5, CHILD_FIRST_CLOSED = 6 };
 
 /* Above all numbers of child_fd: where sources are moved to before they are put in place, so
  * that putting one in place never overwrites another. */
@@ -132,18 +133,25 @@ static void child_close_by_steps(unsigned int first)
 
 static int child_place_descriptors(const struct spawn_options *options, int *report)
 {
-    int source[CHILD_FIRST_CLOSED] = {options->streams[0], options->streams[1], options->streams[2],
-                                      *report, options->root};
+    const struct restraint *restraint = options->place ? options->place->restraint : NULL;
+    int source[CHILD_FIRST_CLOSED] = {options->streams[0], options->streams[1],
+                                      options->streams[2], *report,
+                                      options->root,       restraint ? restraint->landlock : -1};
     for (size_t i = 0; i < ARRAY_SIZE(source); i++) {
+        if (source[i] < 0)
+            continue;
         source[i] = fcntl(source[i], F_DUPFD_CLOEXEC, CHILD_SCRATCH);
         if (source[i] < 0)
             return -errno;
     }
     /* From here on a failure is reported through the copy, whatever dup3 overwrites. */
     *report = source[CHILD_REPORT];
-    for (int i = 0; i < CHILD_FIRST_CLOSED; i++)
-        if (dup3(source[i], i, i < CHILD_REPORT ? 0 : O_CLOEXEC) < 0)
+    for (int i = 0; i < CHILD_FIRST_CLOSED; i++) {
+        if (source[i] < 0)
+            (void)close(i);
+        else if (dup3(source[i], i, i < CHILD_REPORT ? 0 : O_CLOEXEC) < 0)
             return -errno;
+    }
     *report = CHILD_REPORT;
     if (syscall(SYS_close_range, CHILD_FIRST_CLOSED, ~0U, 0) < 0)
         child_close_by_steps(CHILD_FIRST_CLOSED);
@@ -257,6 +265,14 @@ static _Noreturn void child_run(const struct spawn_options *options, const char 
     r = child_change_directory(options, root_path);
     if (r < 0)
         child_fail(report, WIRE_STAGE_CWD, r, 0, false);
+    const struct spawn_place *place = options->place;
+    uint32_t step = 0;
+    if (place && place->restraint)
+        r = restraint_enter(place->restraint, place->restraint->landlock < 0 ? -1 : CHILD_LANDLOCK,
+                            &step);
+    if (r < 0)
+        child_fail(report, step < RESTRAINT_MEASURE ? WIRE_STAGE_CONFINE : WIRE_STAGE_ATTEST, r,
+                   step, true);
     /* Last: a signal that came meanwhile now finds its default action. */
     const uint64_t none = 0;
     signal_mask_set(&none, NULL);

@@ -26,13 +26,15 @@ void spawn_limits_read(struct spawn_limits *ret);
  * permitted nothing happens. */
 void spawn_raise_priority(void);
 
+struct restraint;
 struct sandbox;
 
 /* Where the child begins its life. */
 struct spawn_place {
-    int cgroup;                    /* directory of its cgroup, or -1 */
-    bool monitored;                /* below a monitor of its own; no cgroup then */
-    const struct sandbox *sandbox; /* NULL: among this process's own */
+    int cgroup;                        /* directory of its cgroup, or -1 */
+    bool monitored;                    /* below a monitor of its own; no cgroup then */
+    const struct sandbox *sandbox;     /* NULL: among this process's own */
+    const struct restraint *restraint; /* NULL: none */
 };
 
 /* All borrowed until spawn_start returns. */
@@ -67,7 +69,8 @@ int spawn_start(const struct spawn_options *options, struct spawn_child *ret,
 struct spawn_report {
     enum wire_exec_stage stage; /* NONE: the program runs (or the child was killed before) */
     int error;                  /* negative errno */
-    uint32_t program;           /* EXECVE: index in programs of the one that failed */
+    uint32_t program;           /* EXECVE: index in programs of the one that failed; CONFINE (with
+                                   exists) and ATTEST: see restraint_step_name */
     bool exists; /* EXECVE with -ENOENT: the file is there, but what it needs to run is not */
 };
 

@@ -38,9 +38,10 @@ int streams_resize(int fd, uint32_t rows, uint32_t columns)
     return ioctl(fd, TIOCSWINSZ, &size) < 0 ? -errno : 0;
 }
 
-static int open_terminal(struct streams *s, uint32_t rows, uint32_t columns)
+static int open_terminal(struct streams *s, const struct streams_options *o)
 {
-    s->output[0] = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    const int flags = O_RDWR | O_NOCTTY | O_CLOEXEC;
+    s->output[0] = o->terminals < 0 ? posix_openpt(flags) : openat(o->terminals, "ptmx", flags);
     if (s->output[0] < 0)
         return -errno;
     if (grantpt(s->output[0]) < 0 || unlockpt(s->output[0]) < 0)
@@ -49,7 +50,7 @@ static int open_terminal(struct streams *s, uint32_t rows, uint32_t columns)
     s->child[0] = ioctl(s->output[0], TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
     if (s->child[0] < 0)
         return -errno;
-    int r = streams_resize(s->output[0], rows, columns);
+    int r = streams_resize(s->output[0], o->rows, o->columns);
     if (r < 0)
         return r;
     struct termios termios;
@@ -85,10 +86,10 @@ static int open_pipes(struct streams *s, uint32_t flags)
     return s->child[2] < 0 ? -errno : 0;
 }
 
-int streams_open(uint32_t flags, uint32_t rows, uint32_t columns, struct streams *ret)
+int streams_open(const struct streams_options *o, struct streams *ret)
 {
     struct streams s = no_streams;
-    int r = flags & WIRE_EXEC_PTY ? open_terminal(&s, rows, columns) : open_pipes(&s, flags);
+    int r = o->flags & WIRE_EXEC_PTY ? open_terminal(&s, o) : open_pipes(&s, o->flags);
     if (r < 0) {
         streams_release(&s);
         return r;

@@ -10,9 +10,16 @@ struct streams {
     int output[2]; /* our ends of standard output and error; [1] is -1 when merged */
 };
 
+struct streams_options {
+    uint32_t flags;
+    uint32_t rows;
+    uint32_t columns;
+    int terminals; /* directory whose "ptmx" makes terminals; -1: this process's own */
+};
+
 /* flags: WIRE_EXEC_STDIN, WIRE_EXEC_MERGE, WIRE_EXEC_PTY. A terminal has its size before
  * anything runs in it; rows or columns 0: 24 by 80. A negative errno. */
-int streams_open(uint32_t flags, uint32_t rows, uint32_t columns, struct streams *ret);
+int streams_open(const struct streams_options *options, struct streams *ret);
 
 /* Closes what is still open in child. */
 void streams_close_child(struct streams *s);

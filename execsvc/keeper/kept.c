@@ -6,8 +6,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "keeper/private.h"
-#include "names/thread_id.h"
+#include "keeper/place.h"
 
 /* Bytes of a command's arguments that are kept to be shown. */
 #define WORDS_MAX ((size_t)1024)
@@ -194,6 +193,8 @@ static void kept_end(struct kept *c, const struct command_verdict *verdict)
 {
     struct keeper *k = c->keeper;
     take_verdict(c, verdict);
+    if (verdict->stage == WIRE_STAGE_ATTEST && verdict->error == -EPERM)
+        place_fence(k, c->record.command.workspace, verdict->text);
     count_output(c);
     c->state = KEPT_ENDED;
     c->held = false;
@@ -475,50 +476,38 @@ static struct wire_time wall_clock(void)
     return (struct wire_time){.sec = now.tv_sec, .nsec = (uint32_t)now.tv_nsec};
 }
 
-/* The workspace's tree, by names that are ours alone: no link is followed. */
-static int open_tree(const struct keeper *k, struct bytes workspace, int *ret)
+/* Zero is no limit. */
+static uint64_t lower(uint64_t a, uint64_t b)
 {
-    char name[THREAD_NAME_MAX + 1];
-    int r = thread_id_to_name(workspace, name);
-    if (r < 0)
-        return r;
-    const int flags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-    _cleanup_close_ int directory = openat(k->workspaces, name, flags);
-    int tree = directory < 0 ? -1 : openat(directory, "tree", flags);
-    if (tree < 0)
-        return -errno;
-    *ret = tree;
-    return 0;
+    return a == 0 || (b != 0 && b < a) ? b : a;
 }
 
-static int kept_run(struct kept *c, const struct wire_exec *exec, struct command_verdict *refusal)
+static int kept_run_in(struct kept *c, const struct wire_exec *exec, const struct place *place,
+                       struct command_verdict *refusal)
 {
     struct keeper *k = c->keeper;
+    const struct policy *policy = cell_policy(place->cell);
     _cleanup_request_ struct request request = {0};
-    _cleanup_close_ int tree = -1;
-    int r = request_parse(&k->user, exec, &request, refusal);
+    const struct request_place seen = {.private = cell_private(place->cell),
+                                       .proxy_port = cell_proxy_port(place->cell)};
+    int r = request_parse(&k->user, &seen, exec, &request, refusal);
     if (r < 0)
         return r;
-    r = open_tree(k, exec->workspace, &tree);
-    if (r < 0) {
-        command_verdict_not_started(refusal, WIRE_STAGE_WORKSPACE, r, "the workspace: %s",
-                                    strerror(-r));
-        return r;
-    }
     const struct command_options options = {
         .programs = request.programs.items,
         .argv = request.argv.items,
         .envp = request.environment.items,
-        .root = tree,
+        .root = place->tree,
         .cwd = request.directory,
         .flags = exec->flags,
         .rows = exec->rows,
         .columns = exec->columns,
-        .timeout_ms = exec->timeout_ms,
-        .memory_bytes = exec->memory_max,
-        .processes = exec->processes_max,
+        .timeout_ms = lower(exec->timeout_ms, policy->wall_time_ms),
+        .memory_bytes = lower(exec->memory_max, policy->memory_bytes),
+        .processes = lower(exec->processes_max, policy->pids),
         .limits = &k->limits,
         .confinement = k->confinement,
+        .cell = place->cell,
     };
     const struct command_events events = {
         .started = on_started,
@@ -529,6 +518,16 @@ static int kept_run(struct kept *c, const struct wire_exec *exec, struct command
         .context = c,
     };
     return command_start(k->base, &options, &events, &c->command, refusal);
+}
+
+static int kept_run(struct kept *c, const struct wire_exec *exec, struct command_verdict *refusal)
+{
+    struct place place = PLACE_NONE;
+    int r = place_find(c->keeper, exec->workspace, &place, refusal);
+    if (r == 0)
+        r = kept_run_in(c, exec, &place, refusal);
+    place_release(c->keeper, &place);
+    return r;
 }
 
 /* Everything on the disk that tells of the command before it is there. */

@@ -1,6 +1,8 @@
 #include "keeper/request.h"
 
+#include <limits.h>
 #include <pwd.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "exec/environment.h"
@@ -93,16 +95,23 @@ static int relative_directory(const struct wire_exec *request, char **ret,
     return 0;
 }
 
-static int make_environment(const struct request_user *user, const struct wire_exec *exec,
-                            struct strings *ret, struct failure *ret_failure)
+static int make_environment(const struct request_user *user, const struct request_place *place,
+                            const struct wire_exec *exec, struct strings *ret,
+                            struct failure *ret_failure)
 {
-    char name[THREAD_NAME_MAX + 1];
+    char name[THREAD_NAME_MAX + 1], home[PATH_MAX], tmp[PATH_MAX];
     int r = thread_id_to_name(exec->workspace, name);
     if (r < 0)
         return failure_set(ret_failure, r, "the workspace's thread ID: %s", strerror(-r));
+    if (place->private) {
+        (void)snprintf(home, sizeof home, "%s/home", place->private);
+        (void)snprintf(tmp, sizeof tmp, "%s/tmp", place->private);
+    }
     const struct environment_base base = {
         .user = user->name,
-        .home = user->home,
+        .home = place->private ? home : user->home,
+        .tmp = place->private ? tmp : NULL,
+        .proxy_port = place->proxy_port,
         .thread_id = exec->workspace,
         .workspace = name,
         .terminal = exec->flags & WIRE_EXEC_PTY,
@@ -110,14 +119,15 @@ static int make_environment(const struct request_user *user, const struct wire_e
     return environment_build(&base, &exec->env, ret, ret_failure);
 }
 
-static int parse_strings(const struct request_user *user, const struct wire_exec *exec,
-                         struct request *q, struct failure *ret_failure)
+static int parse_strings(const struct request_user *user, const struct request_place *place,
+                         const struct wire_exec *exec, struct request *q,
+                         struct failure *ret_failure)
 {
     if (exec->flags & ~(uint32_t)FLAGS_KNOWN)
         return failure_set(ret_failure, -EINVAL, "unknown flags");
     int r = environment_arguments(&exec->argv, &q->argv, ret_failure);
     if (r == 0)
-        r = make_environment(user, exec, &q->environment, ret_failure);
+        r = make_environment(user, place, exec, &q->environment, ret_failure);
     if (r < 0)
         return r;
     r = environment_programs(q->argv.items[0], environment_get(&q->environment, "PATH"),
@@ -125,15 +135,16 @@ static int parse_strings(const struct request_user *user, const struct wire_exec
     return r < 0 ? failure_set(ret_failure, r, "%s", strerror(-r)) : 0;
 }
 
-int request_parse(const struct request_user *user, const struct wire_exec *exec,
-                  struct request *ret, struct command_verdict *refusal)
+int request_parse(const struct request_user *user, const struct request_place *place,
+                  const struct wire_exec *exec, struct request *ret,
+                  struct command_verdict *refusal)
 {
     _cleanup_request_ struct request q = {0};
     struct failure failure;
     int r = relative_directory(exec, &q.directory, refusal);
     if (r < 0)
         return r;
-    r = parse_strings(user, exec, &q, &failure);
+    r = parse_strings(user, place, exec, &q, &failure);
     if (r < 0) {
         command_verdict_not_started(refusal, WIRE_STAGE_REQUEST, r, "%s", failure.text);
         return r;

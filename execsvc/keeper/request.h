@@ -15,6 +15,12 @@ struct request_user {
 int request_user_read(struct request_user *ret);
 void request_user_release(struct request_user *user);
 
+/* What of where they run shows in their environment (see cell_private, cell_proxy_port). */
+struct request_place {
+    const char *private; /* NULL: what there is in it is where it ought to be */
+    uint16_t proxy_port;
+};
+
 struct request {
     struct strings argv;
     struct strings environment;
@@ -23,7 +29,8 @@ struct request {
 };
 
 /* A negative errno with *refusal, which is then a NOT_STARTED. Nothing is to be released then. */
-int request_parse(const struct request_user *user, const struct wire_exec *exec,
-                  struct request *ret, struct command_verdict *refusal);
+int request_parse(const struct request_user *user, const struct request_place *place,
+                  const struct wire_exec *exec, struct request *ret,
+                  struct command_verdict *refusal);
 void request_release(struct request *r);
 #define _cleanup_request_ _cleanup_(request_release)

@@ -15,7 +15,7 @@ ATTACH_NOW = 2**64 - 1
 VERDICTS = {1: "exited", 2: "signaled", 3: "timed_out", 4: "oom_killed", 5: "killed",
             6: "not_started", 7: "unknown", 8: "running"}
 STAGES = {0: None, 1: "request", 2: "workspace", 3: "pipes", 4: "fork", 5: "setup", 6: "confine",
-          7: "cwd", 8: "execve"}
+          7: "cwd", 8: "execve", 9: "attest"}
 
 
 def to_bytes(value):

@@ -34,6 +34,7 @@ struct run {
     char directory[64];
     int root;
     struct confinement *confinement; /* NULL: by subreaper */
+    struct cell *cell;
     struct command_verdict verdict;
     bool started;
     bool ended;
@@ -98,10 +99,14 @@ static int new_confinement(struct run *run)
         return 0;
     if (confinement_new(&options, &run->confinement) < 0)
         return -1;
+    struct failure failure;
+    const struct cell_options cell = {.root = run->root, .directory = -1};
     bool as_asked =
         confinement_holds(run->confinement, MECHANISM_CGROUP, &text) == with_cgroup &&
         confinement_holds(run->confinement, MECHANISM_PID_NAMESPACE, &text) == with_namespace;
-    return as_asked ? 0 : -1;
+    return as_asked && confinement_hold_cell(run->confinement, &cell, &run->cell, &failure) == 0
+               ? 0
+               : -1;
 }
 
 static int set_up(void **state)
@@ -122,6 +127,8 @@ static int tear_down(void **state)
 {
     struct run *run = *state;
     command_free(run->command);
+    if (run->cell && run->confinement)
+        confinement_release_cell(run->confinement, run->cell);
     confinement_free(run->confinement);
     event_base_free(run->base);
     buffer_release(&run->output[0]);
@@ -148,6 +155,7 @@ static int start(struct run *run, const char *const *argv, const struct command_
     options.root = run->root;
     options.limits = &run->limits;
     options.confinement = run->confinement;
+    options.cell = run->cell;
     const struct command_events events = {.started = on_started,
                                           .room = on_room,
                                           .output = on_output,
@@ -703,6 +711,7 @@ static void no_processes_is_told(void **state)
         struct run own = *run;
         own.base = event_base_new();
         own.confinement = NULL;
+        own.cell = NULL;
         if (!own.base || setrlimit(RLIMIT_NPROC, &none) < 0 || setresuid(65534, 65534, 65534) < 0)
             _exit(2);
         int r = start(&own, argv, NULL);

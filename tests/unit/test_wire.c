@@ -357,7 +357,8 @@ static void numbers_have_names(void **state)
     assert_string_equal(wire_means_name(WIRE_MEANS_TREE), "tree");
     assert_null(wire_means_name(4));
     assert_string_equal(wire_stage_name(WIRE_STAGE_EXECVE), "execve");
-    assert_null(wire_stage_name(9));
+    assert_string_equal(wire_stage_name(WIRE_STAGE_ATTEST), "attest");
+    assert_null(wire_stage_name(10));
 }
 
 static void bulk_is_what_carries_content(void **state)

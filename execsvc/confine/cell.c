@@ -1,0 +1,570 @@
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "confine/private.h"
+
+/* How long a cell without processes is kept, for the workspace's next command. */
+#define IDLE_S 60
+
+/* Cells without processes; stops who runs a command in each of many workspaces from filling the
+ * table of processes with inits. */
+#define IDLE_MAX 32
+
+/* How long a probe may take; far above what it needs on a machine that is busy. */
+#define PROBE_MS 10000
+
+struct cell {
+    struct cell *next;
+    struct policy policy;
+    struct sandbox *sandbox; /* NULL: there are no namespaces */
+    struct restraint restraint;
+    struct attest_facts facts; /* as they were measured, limits too */
+    int landlock;              /* without a sandbox's */
+    char *private;             /* see cell_private */
+    bool has_egress;
+    void *egress;
+    uint16_t proxy_port;
+    dev_t device; /* of the workspace's tree */
+    ino_t inode;
+    size_t users;
+    uint64_t idle_since_ns;
+};
+
+/* What a cell is made of. */
+struct plan {
+    const struct policy *policy;
+    bool sandboxed;
+    bool own_root;
+    bool own_network;
+    bool landlocked;
+    int namespaces;
+    char workspace[PATH_MAX];
+    char private[PATH_MAX]; /* "": in memory */
+    const char *home;
+};
+
+static bool holds(const struct confinement *c, enum mechanism m)
+{
+    return c->findings[m].holds;
+}
+
+/* --- what can be had ------------------------------------------------------------------------- */
+
+static int check_requirement(const struct confinement *c, const char *word, struct failure *f)
+{
+    for (enum level l = LEVEL_MINIMAL; l <= LEVEL_FULL; l++)
+        if (strcmp(word, level_name(l)) == 0)
+            return confinement_level(c) >= l
+                       ? 0
+                       : failure_set(f, -EOPNOTSUPP, "require: %s: this machine has %s", word,
+                                     level_name(confinement_level(c)));
+    for (enum mechanism m = 0; m < MECHANISM_COUNT; m++)
+        if (strcmp(word, mechanism_name(m)) == 0)
+            return holds(c, m)
+                       ? 0
+                       : failure_set(f, -EOPNOTSUPP, "require: %s: %s", word, c->findings[m].text);
+    return failure_set(f, -EOPNOTSUPP, "require: %s: there is no such level or mechanism", word);
+}
+
+static int check_limits(const struct confinement *c, const struct policy *p, struct failure *f)
+{
+    static const char no[] = "no cgroup with this controller can be had here";
+    const struct cgroup_base *base = c->cgroups;
+    if (p->memory_bytes && (!base || !cgroup_base_limits_memory(base)))
+        return failure_set(f, -EOPNOTSUPP, "limits.memory: %s", no);
+    if (p->pids && (!base || !cgroup_base_limits_pids(base)))
+        return failure_set(f, -EOPNOTSUPP, "limits.pids: %s", no);
+    if (p->cpu_percent)
+        return failure_set(f, -EOPNOTSUPP, "limits.cpu: %s", no);
+    return 0;
+}
+
+/* Never less than was asked for: what cannot be had is an error. */
+static int check_policy(const struct confinement *c, const struct policy *p, struct failure *f)
+{
+    if (p->filesystem == POLICY_FILESYSTEM_OWN &&
+        !(holds(c, MECHANISM_PID_NAMESPACE) && holds(c, MECHANISM_MOUNT_NAMESPACE)) &&
+        !holds(c, MECHANISM_LANDLOCK))
+        return failure_set(f, -EOPNOTSUPP,
+                           "filesystem: nothing here keeps commands to their workspace: neither a "
+                           "mount namespace (%s) nor Landlock (%s)",
+                           c->findings[MECHANISM_MOUNT_NAMESPACE].text,
+                           c->findings[MECHANISM_LANDLOCK].text);
+    bool own_network = holds(c, MECHANISM_PID_NAMESPACE) && holds(c, MECHANISM_NET_NAMESPACE);
+    if (p->network == POLICY_NETWORK_NONE && !own_network && !holds(c, MECHANISM_SECCOMP))
+        return failure_set(f, -EOPNOTSUPP,
+                           "network: nothing here keeps commands from it: neither a network "
+                           "namespace (%s) nor seccomp (%s)",
+                           c->findings[MECHANISM_NET_NAMESPACE].text,
+                           c->findings[MECHANISM_SECCOMP].text);
+    if (p->network == POLICY_NETWORK_ALLOW && !own_network)
+        return failure_set(f, -EOPNOTSUPP, "network.allow: needs a network namespace: %s",
+                           c->findings[MECHANISM_NET_NAMESPACE].text);
+    if (p->network == POLICY_NETWORK_ALLOW && !c->has_egress)
+        return failure_set(f, -EOPNOTSUPP, "network.allow: this service has no proxy for it");
+    int r = check_limits(c, p, f);
+    for (size_t i = 0; r == 0 && i < p->require_count; i++)
+        r = check_requirement(c, p->require[i], f);
+    return r;
+}
+
+/* --- making one ------------------------------------------------------------------------------ */
+
+static int path_of(int fd, char path[PATH_MAX])
+{
+    char link[64];
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, PATH_MAX - 1);
+    if (n < 0)
+        return -errno;
+    path[n] = 0;
+    return 0;
+}
+
+static int make_directory(int at, const char *name, mode_t mode, int *ret)
+{
+    if (mkdirat(at, name, mode) < 0 && errno != EEXIST)
+        return -errno;
+    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || fchmod(fd, mode) < 0)
+        return -errno;
+    *ret = fd;
+    return 0;
+}
+
+/* Nobody but the service's user reaches what is in it from outside. */
+static int make_private(int directory, char path[PATH_MAX])
+{
+    _cleanup_close_ int private = -1;
+    _cleanup_close_ int tmp = -1;
+    _cleanup_close_ int home = -1;
+    int r = make_directory(directory, "private", 0700, &private);
+    if (r == 0)
+        r = make_directory(private, "tmp", 01777, &tmp);
+    if (r == 0)
+        r = make_directory(private, "home", 0700, &home);
+    return r == 0 ? path_of(private, path) : r;
+}
+
+static int plan_cell(const struct confinement *c, const struct cell_options *o, struct plan *ret,
+                     struct failure *f)
+{
+    static const struct policy plain = POLICY_DEFAULT;
+    const struct policy *p = o->policy ? o->policy : &plain;
+    *ret = (struct plan){.policy = p, .home = o->home};
+    bool own_files = p->filesystem == POLICY_FILESYSTEM_OWN;
+    ret->sandboxed = holds(c, MECHANISM_PID_NAMESPACE);
+    ret->own_root = ret->sandboxed && own_files && holds(c, MECHANISM_MOUNT_NAMESPACE);
+    ret->own_network =
+        ret->sandboxed && p->network != POLICY_NETWORK_HOST && holds(c, MECHANISM_NET_NAMESPACE);
+    ret->landlocked = own_files && holds(c, MECHANISM_LANDLOCK);
+    if (ret->own_network)
+        ret->namespaces |= CLONE_NEWNET;
+    if (holds(c, MECHANISM_IPC_NAMESPACE))
+        ret->namespaces |= CLONE_NEWIPC;
+    if (holds(c, MECHANISM_UTS_NAMESPACE))
+        ret->namespaces |= CLONE_NEWUTS;
+    int r = path_of(o->root, ret->workspace);
+    if (r == 0 && own_files && o->directory >= 0)
+        r = make_private(o->directory, ret->private);
+    return r < 0 ? failure_set(f, r, "the workspace's directory: %s", strerror(-r)) : 0;
+}
+
+static struct root_options root_options(const struct plan *p)
+{
+    return (struct root_options){.workspace = p->workspace,
+                                 .home = p->home,
+                                 .private = p->private[0] ? p->private : NULL,
+                                 .read = p->policy->read};
+}
+
+static struct landlock_options landlock_options(const struct plan *p)
+{
+    return (struct landlock_options){.no_tcp = p->policy->network != POLICY_NETWORK_HOST &&
+                                               !p->own_network,
+                                     .no_sockets = !p->own_network,
+                                     .no_signals = !p->sandboxed};
+}
+
+static int make_sandbox(const struct confinement *c, struct cell *cell, const struct plan *p,
+                        struct failure *f)
+{
+    struct root *root = NULL;
+    const struct root_options root_is = root_options(p);
+    const struct landlock_options landlock = landlock_options(p);
+    int r = p->own_root ? root_plan(&root_is, &root, f) : 0;
+    if (r == 0) {
+        const struct sandbox_options options = {
+            .namespaces = p->namespaces,
+            .root = root,
+            .landlock = p->landlocked ? &landlock : NULL,
+            .landlock_outside = cell->landlock,
+            .port = p->policy->network == POLICY_NETWORK_ALLOW ? c->egress.port : 0,
+        };
+        r = sandbox_new(&options, &cell->sandbox, f);
+    }
+    root_free(root);
+    return r;
+}
+
+static int make_landlock(struct cell *cell, const struct plan *p, struct failure *f)
+{
+    const struct root_options root = root_options(p);
+    const struct landlock_options landlock = landlock_options(p);
+    int r = landlock_new(&landlock, &cell->landlock);
+    return r < 0 ? failure_set(f, r, "Landlock: %s", strerror(-r))
+                 : root_allow_outside(&root, cell->landlock, f);
+}
+
+static void plan_restraint(const struct confinement *c, struct cell *cell, const struct plan *p)
+{
+    unsigned filter =
+        (p->policy->network == POLICY_NETWORK_NONE && !p->own_network ? SYSCALLS_NO_SOCKETS : 0) |
+        (!p->sandboxed && !p->landlocked ? SYSCALLS_NO_TRACING : 0);
+    cell->restraint = (struct restraint){
+        .open_files = p->policy->open_files,
+        .file_size = p->policy->file_size,
+        .drops_capabilities = holds(c, MECHANISM_CAPABILITIES),
+        .gains_none = holds(c, MECHANISM_NO_NEW_PRIVS),
+        .landlock = p->own_root && p->landlocked ? sandbox_landlock(cell->sandbox) : cell->landlock,
+        .forbidden = !p->landlocked ? NULL
+                     : p->own_root  ? ROOT_FORBIDDEN
+                                    : "/",
+        .scope = {.mounts = p->own_root, .interfaces = p->own_network},
+    };
+    if (holds(c, MECHANISM_SECCOMP))
+        cell->restraint.filter = c->filters[filter];
+}
+
+static int begin_egress(const struct confinement *c, struct cell *cell, const struct plan *p,
+                        struct failure *f)
+{
+    if (p->policy->network != POLICY_NETWORK_ALLOW || !c->has_egress)
+        return 0;
+    _cleanup_close_ int listener = sandbox_take_listener(cell->sandbox);
+    int r = c->egress.begin(c->egress.context, &listener, p->policy, &cell->egress, f);
+    cell->has_egress = r == 0;
+    cell->proxy_port = c->egress.port;
+    return r;
+}
+
+/* --- measuring ------------------------------------------------------------------------------- */
+
+/* Of a probe. */
+struct measurement {
+    int32_t error;
+    uint32_t step;
+    struct attest_facts facts;
+};
+
+static _Noreturn void probe_run(const struct cell *cell, int to)
+{
+    struct measurement m = {0};
+    m.error = restraint_probe(&cell->restraint, cell->restraint.landlock, &m.facts, &m.step);
+    ssize_t n = write(to, &m, sizeof m);
+    (void)n;
+    _exit(0);
+}
+
+/* What is behind it is inside of the sandbox, itself it is not. */
+static _Noreturn void probe_usher(const struct cell *cell, int to)
+{
+    if (!cell->sandbox)
+        probe_run(cell, to);
+    int r = sandbox_join(cell->sandbox);
+    pid_t pid = r < 0 ? -1 : _Fork();
+    if (pid == 0)
+        probe_run(cell, to);
+    while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+    _exit(0);
+}
+
+static int probe(struct confinement *c, const struct cell *cell, struct measurement *ret)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return -errno;
+    _cleanup_close_ int from = ends[0];
+    pid_t pid = fork();
+    if (pid == 0)
+        probe_usher(cell, ends[1]);
+    (void)close(ends[1]);
+    if (pid < 0)
+        return -EAGAIN;
+    struct pollfd ready = {.fd = from, .events = POLLIN};
+    int n;
+    while ((n = poll(&ready, 1, PROBE_MS)) < 0 && errno == EINTR)
+        ;
+    int r = n > 0 && read(from, ret, sizeof *ret) == sizeof *ret ? ret->error : -ETIMEDOUT;
+    if (n <= 0)
+        (void)kill(pid, SIGKILL);
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+    return r;
+}
+
+/* What is wider than was asked for, or NULL. */
+static const char *judge(const struct confinement *c, const struct cell *cell, const struct plan *p,
+                         const struct attest_facts *own)
+{
+    const struct restraint *s = &cell->restraint;
+    const struct attest_facts *f = &cell->facts;
+    const struct {
+        enum attest_namespace namespace;
+        bool parted;
+    } parted[] = {
+        {ATTEST_PID, p->sandboxed},
+        {ATTEST_MOUNT, p->sandboxed},
+        {ATTEST_NET, p->sandboxed && (p->namespaces & CLONE_NEWNET)},
+        {ATTEST_IPC, p->sandboxed && (p->namespaces & CLONE_NEWIPC)},
+        {ATTEST_UTS, p->sandboxed && (p->namespaces & CLONE_NEWUTS)},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(parted); i++)
+        if (parted[i].parted &&
+            f->namespaces[parted[i].namespace] == own->namespaces[parted[i].namespace])
+            return attest_namespace_name(parted[i].namespace);
+    if (s->drops_capabilities && f->capabilities != 0)
+        return "capabilities";
+    if (s->gains_none && !f->no_new_privileges)
+        return "no_new_privs";
+    if (s->filter.filter && f->seccomp != 2)
+        return "the filter of system calls";
+    if (s->forbidden && f->forbidden_error != EACCES)
+        return "what Landlock forbids";
+    if (s->open_files && f->open_files > s->open_files)
+        return "the limit on open files";
+    return s->file_size && f->file_size > s->file_size ? "the limit on file sizes" : NULL;
+}
+
+/* From inside, as a command will be: what is not as it was asked for is not used. */
+static int measure(struct confinement *c, struct cell *cell, const struct plan *p,
+                   struct failure *f)
+{
+    struct measurement m = {.step = RESTRAINT_MEASURE};
+    struct attest_facts own;
+    int r = attest_measure(NULL, &own);
+    if (r == 0)
+        r = probe(c, cell, &m);
+    if (r < 0)
+        return failure_set(f, r, "a probe of what holds commands: %s: %s",
+                           restraint_step_name(m.step), strerror(-r));
+    cell->facts = m.facts;
+    const char *wider = judge(c, cell, p, &own);
+    if (wider)
+        return failure_set(f, -EPERM, "what was made is wider than the policy: %s", wider);
+    cell->restraint.expected = m.facts;
+    cell->restraint.expected.open_files =
+        cell->restraint.open_files ? cell->restraint.open_files : UINT64_MAX;
+    cell->restraint.expected.file_size =
+        cell->restraint.file_size ? cell->restraint.file_size : UINT64_MAX;
+    cell->restraint.attested = true;
+    return 0;
+}
+
+static void cell_free(struct confinement *c, struct cell *cell)
+{
+    int pidfd;
+    if (cell->sandbox) {
+        sandbox_end(cell->sandbox, &pidfd);
+        confinement_reap_later(c, &pidfd);
+    }
+    if (cell->has_egress)
+        c->egress.end(c->egress.context, cell->egress);
+    close_fd(&cell->landlock);
+    free(cell->private);
+    policy_release(&cell->policy);
+    free(cell);
+}
+
+static int cell_new(struct confinement *c, const struct cell_options *o, struct cell **ret,
+                    struct failure *f)
+{
+    struct plan p;
+    int r = o->policy ? check_policy(c, o->policy, f) : 0;
+    if (r == 0)
+        r = plan_cell(c, o, &p, f);
+    if (r < 0)
+        return r;
+    struct cell *cell = calloc(1, sizeof *cell);
+    if (!cell)
+        return failure_set(f, -ENOMEM, "%s", strerror(ENOMEM));
+    cell->landlock = -1;
+    if (policy_copy(p.policy, &cell->policy) < 0)
+        r = failure_set(f, -ENOMEM, "%s", strerror(ENOMEM));
+    if (r == 0 && p.landlocked && !p.own_root)
+        r = make_landlock(cell, &p, f);
+    if (r == 0 && p.sandboxed)
+        r = make_sandbox(c, cell, &p, f);
+    if (r == 0) {
+        plan_restraint(c, cell, &p);
+        r = measure(c, cell, &p, f);
+    }
+    if (r == 0 && p.landlocked && !p.own_root && p.private[0] &&
+        !(cell->private = strdup(p.private)))
+        r = failure_set(f, -ENOMEM, "%s", strerror(ENOMEM));
+    if (r == 0)
+        r = begin_egress(c, cell, &p, f);
+    if (r < 0) {
+        cell_free(c, cell);
+        return r;
+    }
+    *ret = cell;
+    return 0;
+}
+
+/* --- keeping them ---------------------------------------------------------------------------- */
+
+static bool cell_works(const struct cell *cell)
+{
+    return !cell->sandbox || sandbox_works(cell->sandbox);
+}
+
+static void cell_remove(struct confinement *c, struct cell **at)
+{
+    struct cell *cell = *at;
+    *at = cell->next;
+    c->idle_count--;
+    cell_free(c, cell);
+}
+
+/* From the one used last to the one used longest ago. */
+void cells_sweep(struct confinement *c)
+{
+    uint64_t now = clock_monotonic_ns();
+    size_t idle = 0;
+    for (struct cell **at = &c->cells; *at;) {
+        const struct cell *cell = *at;
+        if (cell->users == 0 && (++idle > IDLE_MAX || !cell_works(cell) ||
+                                 now - cell->idle_since_ns > IDLE_S * NSEC_PER_SEC))
+            cell_remove(c, at);
+        else
+            at = &(*at)->next;
+    }
+}
+
+void cells_free(struct confinement *c)
+{
+    while (c->cells) {
+        c->idle_count = 1;
+        cell_remove(c, &c->cells);
+    }
+}
+
+static struct cell *cell_find(struct confinement *c, const struct stat *root)
+{
+    for (struct cell **at = &c->cells; *at; at = &(*at)->next) {
+        struct cell *cell = *at;
+        if (cell->device != root->st_dev || cell->inode != root->st_ino || !cell_works(cell))
+            continue;
+        *at = cell->next;
+        return cell;
+    }
+    return NULL;
+}
+
+/* To the front, where the next command looks first. */
+static struct cell *cell_take(struct confinement *c, struct cell *cell)
+{
+    cell->next = c->cells;
+    c->cells = cell;
+    if (cell->users++ == 0)
+        c->idle_count--;
+    return cell;
+}
+
+int confinement_find_cell(struct confinement *c, int root, struct cell **ret)
+{
+    struct stat st;
+    if (fstat(root, &st) < 0)
+        return -errno;
+    struct cell *cell = cell_find(c, &st);
+    if (!cell)
+        return -ENOENT;
+    *ret = cell_take(c, cell);
+    return 0;
+}
+
+int confinement_hold_cell(struct confinement *c, const struct cell_options *options,
+                          struct cell **ret, struct failure *ret_failure)
+{
+    struct stat st;
+    struct cell *cell;
+    if (fstat(options->root, &st) < 0)
+        return failure_set(ret_failure, -errno, "the workspace: %s", strerror(errno));
+    if (confinement_find_cell(c, options->root, ret) == 0)
+        return 0;
+    int r = cell_new(c, options, &cell, ret_failure);
+    if (r < 0) {
+        log_warning("commands cannot be confined: %s", ret_failure->text);
+        return r;
+    }
+    cell->device = st.st_dev;
+    cell->inode = st.st_ino;
+    c->idle_count++;
+    *ret = cell_take(c, cell);
+    return 0;
+}
+
+struct cell *confinement_share_cell(struct cell *cell)
+{
+    cell->users++;
+    return cell;
+}
+
+void confinement_release_cell(struct confinement *c, struct cell *cell)
+{
+    if (--cell->users > 0)
+        return;
+    c->idle_count++;
+    cell->idle_since_ns = clock_monotonic_ns();
+}
+
+const struct sandbox *cell_sandbox(const struct cell *cell)
+{
+    return cell->sandbox;
+}
+
+const struct restraint *cell_restraint(const struct cell *cell)
+{
+    return &cell->restraint;
+}
+
+const struct policy *cell_policy(const struct cell *cell)
+{
+    return &cell->policy;
+}
+
+int cell_terminals(const struct cell *cell)
+{
+    return cell->sandbox ? sandbox_terminals(cell->sandbox) : -1;
+}
+
+uint16_t cell_proxy_port(const struct cell *cell)
+{
+    return cell->has_egress ? cell->proxy_port : 0;
+}
+
+const char *cell_private(const struct cell *cell)
+{
+    return cell->private;
+}
+
+json_t *cell_measured(const struct confinement *c, const struct cell *cell)
+{
+    json_t *missing = json_object();
+    for (enum mechanism m = 0; missing && m < MECHANISM_COUNT; m++)
+        if (!holds(c, m))
+            (void)json_object_set_new(missing, mechanism_name(m), json_string(c->findings[m].text));
+    return json_pack("{s:s, s:o, s:o}", "level", level_name(confinement_level(c)), "facts",
+                     attest_to_json(&cell->facts), "missing", missing);
+}

@@ -1,0 +1,44 @@
+/* The file system that the commands of a workspace see, in a mount namespace of their own: a new
+ * root with what of the system programs need (read-only), the workspace where it really is and at
+ * /workspace, and a /tmp, /proc, /dev and home directory that nobody else has. Nothing of it is
+ * reached by a path of the machine's that is not in the list.
+ *
+ * It is planned where memory may be had, as a list of steps, and built after the fork. */
+#pragma once
+
+#include <stddef.h>
+
+#include "base/failure.h"
+
+/* Where a workspace is besides. */
+#define ROOT_WORKSPACE "/workspace"
+
+/* A file that is there for everybody, and that no rule of Landlock's lets anybody open. */
+#define ROOT_FORBIDDEN "/.berth"
+
+struct root;
+
+/* Paths are absolute, and borrowed for the call. */
+struct root_options {
+    const char *workspace; /* NULL: none */
+    const char *home;      /* where the home directory is seen */
+    const char *private;   /* a directory with "tmp" and "home"; NULL: in memory */
+    char *const *read;     /* to be seen besides, read-only; NULL-terminated, or NULL */
+};
+
+/* -ENOMEM, and -ENOENT with the failure for what is asked for and not there. */
+int root_plan(const struct root_options *options, struct root **ret, struct failure *ret_failure);
+void root_free(struct root *root);
+
+/* In a mount namespace of this process's own, whose mounts are private: builds it and makes it this
+ * process's root. 0, or a negative errno and what it was about, as a pointer into the plan or a
+ * constant. Async-signal-safe. */
+int root_build(struct root *root, const char **ret_step);
+
+/* Adds to a set of Landlock's what is to be reached in it. After root_build, as it. */
+int root_allow(const struct root *root, int landlock, const char **ret_step);
+
+/* The same for a process that sees the machine's own root: what is the workspace's, and what of the
+ * system programs need. Paths that lead elsewhere than they ought to (home, /tmp) are not. */
+int root_allow_outside(const struct root_options *options, int landlock,
+                       struct failure *ret_failure);

@@ -1,0 +1,165 @@
+#include "confine/syscalls.h"
+
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <seccomp.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "base/cleanup.h"
+
+#define NAMESPACES_COUNT ARRAY_SIZE(namespaces)
+
+static const uint64_t namespaces[] = {
+    CLONE_NEWNS,   CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC,
+    CLONE_NEWUSER, CLONE_NEWPID,    CLONE_NEWNET, 0x80 /* time */};
+
+/* By name: libseccomp may be older than the call, and a call may not be this machine's. */
+static const char *const refused[] = {
+    /* mounts, and names from beyond them */
+    "mount", "umount", "umount2", "pivot_root", "chroot", "open_tree", "open_tree_attr",
+    "move_mount", "fsopen", "fsconfig", "fsmount", "fspick", "mount_setattr", "open_by_handle_at",
+    "swapon", "swapoff", "quotactl", "quotactl_fd", "acct",
+    /* namespaces of others */
+    "setns",
+    /* the kernel itself */
+    "init_module", "finit_module", "delete_module", "create_module", "kexec_load",
+    "kexec_file_load", "reboot", "bpf", "perf_event_open", "lookup_dcookie", "syslog", "iopl",
+    "ioperm", "vm86", "vm86old", "nfsservctl", "uselib", "sysfs", "_sysctl", "vhangup",
+    "fanotify_init",
+    /* what faults can be held up with: half of most attacks on the kernel */
+    "userfaultfd",
+    /* the clock */
+    "settimeofday", "clock_settime", "clock_settime64", "clock_adjtime", "clock_adjtime64",
+    "adjtimex", "stime",
+    /* keys are the user's, not the namespace's */
+    "add_key", "request_key", "keyctl"};
+
+/* Programs do without these where a kernel does not have them: io_uring goes past this filter, and
+ * clone3 has its flags where a filter cannot see them. */
+static const char *const absent[] = {"io_uring_setup", "io_uring_enter", "io_uring_register",
+                                     "clone3"};
+
+static const char *const tracing[] = {"ptrace",      "process_vm_readv", "process_vm_writev",
+                                      "pidfd_getfd", "process_madvise",  "kcmp"};
+
+static int refuse(scmp_filter_ctx ctx, const char *const *names, size_t count, int error)
+{
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < count; i++) {
+        int number = seccomp_syscall_resolve_name(names[i]);
+        if (number == __NR_SCMP_ERROR || number < 0)
+            continue;
+        r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO((unsigned)error), number, 0);
+    }
+    return r;
+}
+
+static int refuse_namespaces(scmp_filter_ctx ctx)
+{
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < NAMESPACES_COUNT; i++) {
+        r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(unshare), 1,
+                             SCMP_A0(SCMP_CMP_MASKED_EQ, namespaces[i], namespaces[i]));
+        /* The signal to send at the end is in the lowest byte of clone's flags. */
+        if (r == 0 && namespaces[i] > 0xff)
+            r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1,
+                                 SCMP_A0(SCMP_CMP_MASKED_EQ, namespaces[i], namespaces[i]));
+    }
+    return r;
+}
+
+/* Typing into the terminal of whoever looks on. The kernel compares 32 bits. */
+static int refuse_terminals(scmp_filter_ctx ctx)
+{
+    int r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(ioctl), 1,
+                             SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffff, TIOCSTI));
+    return r < 0 ? r
+                 : seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(ioctl), 1,
+                                    SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffff, TIOCLINUX));
+}
+
+/* With a network namespace there are those that stay in it; without one, none. */
+static int refuse_sockets(scmp_filter_ctx ctx, bool all)
+{
+    static const int families[] = {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK};
+    int r = 0;
+    size_t count = all ? 1 : ARRAY_SIZE(families);
+    for (int family = 0; r == 0 && family < AF_MAX; family++) {
+        bool good = false;
+        for (size_t i = 0; i < count; i++)
+            good = good || families[i] == family;
+        if (!good)
+            r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socket), 1,
+                                 SCMP_A0(SCMP_CMP_MASKED_EQ, 0xffffffff, (scmp_datum_t)family));
+    }
+    return r == 0 ? seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socket), 1,
+                                     SCMP_A0(SCMP_CMP_GE, AF_MAX))
+                  : r;
+}
+
+static int export(scmp_filter_ctx ctx, struct sock_fprog *ret)
+{
+    struct stat st;
+    _cleanup_close_ int fd = memfd_create("berth-filter", MFD_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int r = seccomp_export_bpf(ctx, fd);
+    if (r < 0)
+        return r;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    size_t count = (size_t)st.st_size / sizeof(struct sock_filter);
+    struct sock_filter *filter = calloc(count + 1, sizeof *filter);
+    if (!filter)
+        return -ENOMEM;
+    if (count > BPF_MAXINSNS || pread(fd, filter, (size_t)st.st_size, 0) != st.st_size) {
+        free(filter);
+        return -EIO;
+    }
+    *ret = (struct sock_fprog){.len = (unsigned short)count, .filter = filter};
+    return 0;
+}
+
+int syscalls_filter_new(unsigned flags, struct sock_fprog *ret, struct failure *ret_failure)
+{
+    scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
+    if (!ctx)
+        return failure_set(ret_failure, -ENOMEM, "libseccomp cannot make a filter");
+    /* Programs of another architecture have other numbers: none of their calls work. */
+    int r = seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_ERRNO(ENOSYS));
+    /* A tree instead of a list; not there before libseccomp 2.5. */
+    (void)seccomp_attr_set(ctx, SCMP_FLTATR_CTL_OPTIMIZE, 2);
+    if (r == 0)
+        r = refuse(ctx, refused, ARRAY_SIZE(refused), EPERM);
+    if (r == 0)
+        r = refuse(ctx, absent, ARRAY_SIZE(absent), ENOSYS);
+    if (r == 0 && (flags & SYSCALLS_NO_TRACING))
+        r = refuse(ctx, tracing, ARRAY_SIZE(tracing), EPERM);
+    if (r == 0)
+        r = refuse_namespaces(ctx);
+    if (r == 0)
+        r = refuse_terminals(ctx);
+    if (r == 0)
+        r = refuse_sockets(ctx, flags & SYSCALLS_NO_SOCKETS);
+    if (r == 0)
+        r = export(ctx, ret);
+    seccomp_release(ctx);
+    return r < 0 ? failure_set(ret_failure, r, "no filter of system calls: %s", strerror(-r)) : 0;
+}
+
+void syscalls_filter_release(struct sock_fprog *filter)
+{
+    free(filter->filter);
+    *filter = (struct sock_fprog){0};
+}
+
+int syscalls_filter_enter(const struct sock_fprog *filter)
+{
+    return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, filter) < 0 ? -errno : 0;
+}

@@ -1,0 +1,23 @@
+/* Where a command of a workspace runs: its tree, and the cell that its policy asks for. */
+#pragma once
+
+#include "confine/confinement.h"
+#include "exec/command.h"
+#include "keeper/private.h"
+
+struct place {
+    int directory; /* the workspace's own */
+    int tree;
+    struct cell *cell; /* held */
+};
+
+#define PLACE_NONE ((struct place){.directory = -1, .tree = -1})
+
+/* A negative errno and the refusal: there is no such workspace, its policy cannot be had here, or
+ * it is fenced. */
+int place_find(struct keeper *k, struct bytes workspace, struct place *ret,
+               struct command_verdict *refusal);
+void place_release(struct keeper *k, struct place *place);
+
+/* No command is started in that workspace any more, until somebody removes the fence. */
+void place_fence(struct keeper *k, struct bytes workspace, const char *why);
