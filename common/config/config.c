@@ -27,6 +27,11 @@ static void document_release(struct document *d)
     json_decref(d->root);
 }
 
+static void json_release(json_t **object)
+{
+    json_decref(*object);
+}
+
 static int no_memory(struct failure *f)
 {
     return failure_set(f, -ENOMEM, "out of memory");
@@ -43,9 +48,9 @@ struct section {
 static const char *const client_keys[] = {
     "url",      "token_file",      "ca_file", "cert_file", "key_file", "connect_timeout",
     "symlinks", "system_prefixes", "persist", NULL};
-static const char *const service_keys[] = {"root",     "listen",     "access_file",   "audit_log",
-                                           "tls_cert", "tls_key",    "tls_client_ca", "log_level",
-                                           "watch",    "visibility", "keep_verdicts", NULL};
+static const char *const service_keys[] = {
+    "root",      "listen", "access_file", "audit_log",     "tls_cert", "tls_key", "tls_client_ca",
+    "log_level", "watch",  "visibility",  "keep_verdicts", "policy",   NULL};
 static const struct section sections[] = {{"client", client_keys}, {"service", service_keys}};
 
 static void join_keys(const char *const *keys, char *text, size_t size)
@@ -589,6 +594,31 @@ static int load_visibility(const struct document *d, const struct service_flags 
     return 0;
 }
 
+/* What it says is read by who enforces it. */
+static int load_policy(const struct document *d, const struct service_flags *flags,
+                       struct service_settings *s, struct failure *f)
+{
+    struct failure why;
+    json_t *policy = json_object_get(json_object_get(d->root, "service"), "policy");
+    if (flags->policy) {
+        int r = file_setting(d, flags->policy, NULL, "service", "policy", &s->policy_from, f);
+        if (r < 0)
+            return r;
+        _cleanup_(json_release) json_t *read = NULL;
+        r = parse_file(s->policy_from, &read, &why);
+        if (r < 0)
+            return failure_set(f, r, "--policy: %s", why.text);
+        s->policy = json_dumps(read, JSON_COMPACT);
+    } else if (policy) {
+        s->policy = json_dumps(policy, JSON_COMPACT | JSON_ENCODE_ANY);
+        if (asprintf(&s->policy_from, "%s: service.policy", d->file) < 0)
+            s->policy_from = NULL;
+    } else {
+        return 0;
+    }
+    return s->policy && s->policy_from ? 0 : no_memory(f);
+}
+
 int service_settings_load(const struct service_flags *flags, struct service_settings *ret,
                           struct failure *ret_failure)
 {
@@ -609,7 +639,7 @@ int service_settings_load(const struct service_flags *flags, struct service_sett
                           &s.tls_client_ca, f)) < 0 ||
         (r = load_log_level(&d, flags, &s, f)) < 0 || (r = load_watch(&d, flags, &s, f)) < 0 ||
         (r = load_keep_verdicts(&d, flags, &s, f)) < 0 ||
-        (r = load_visibility(&d, flags, &s, f)) < 0)
+        (r = load_visibility(&d, flags, &s, f)) < 0 || (r = load_policy(&d, flags, &s, f)) < 0)
         return r;
     s.config_file = take_ptr(d.file);
     *ret = s;
@@ -630,6 +660,8 @@ void service_settings_release(struct service_settings *s)
     free(s->tls_key);
     free(s->tls_client_ca);
     free(s->prune);
+    free(s->policy);
+    free(s->policy_from);
     visibility_rules_unref(s->visibility);
     *s = (struct service_settings){0};
 }

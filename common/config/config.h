@@ -7,7 +7,8 @@
  *     "service": { "root", "listen": [ … ], "access_file", "audit_log", "tls_cert", "tls_key",
  *                  "tls_client_ca", "log_level": "error"|"warning"|"info"|"debug",
  *                  "watch": "auto"|"fanotify"|"inotify"|"none",
- *                  "visibility": [ rules as in visibility.h, one a string ] } }
+ *                  "visibility": [ rules as in visibility.h, one a string ],
+ *                  "policy": { of new workspaces, see berth-policy(5) } } }
  *
  * Every key is optional; an unknown one is an error. File names may be relative to the
  * directory of the configuration file; those of flags and environment are relative to the
@@ -84,6 +85,7 @@ struct service_flags {
     const char *watch;
     const char *keep_verdicts; /* seconds */
     const char *prune;         /* as config_rules_load; replaces the file's rules */
+    const char *policy;        /* a file; replaces the policy of the configuration */
 };
 
 /* For how long the verdicts of commands are kept when nobody says otherwise, and at most: a year.
@@ -118,6 +120,8 @@ struct service_settings {
     enum config_watch watch;
     uint32_t keep_verdicts_s;
     char *prune;                         /* the flag's profile or file, or NULL */
+    char *policy;                        /* JSON, not looked at; NULL: none given */
+    char *policy_from;                   /* where it was, for errors */
     struct visibility_rules *visibility; /* NULL: none given */
 };
 

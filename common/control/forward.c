@@ -168,6 +168,8 @@ static bool is_passed_on(enum wire_type type)
     case WIRE_EXEC_ATTACH:
     case WIRE_EXEC_LIST:
     case WIRE_EXEC_KILL:
+    case WIRE_EXEC_POLICY:
+    case WIRE_EXEC_LIFT:
         return true;
     default:
         return false;

@@ -24,6 +24,7 @@
 #define WIRE_FILE_TAIL 0x40000
 #define WIRE_FILES_MAX 512      /* files of one READFILES: bounds how long it holds a worker */
 #define WIRE_RULES_MAX 32768    /* bytes of one set of visibility rules */
+#define WIRE_POLICY_MAX 16384   /* bytes of a policy */
 #define WIRE_LOCK_END INT64_MAX /* last byte of a lock that goes to the end, wherever that is */
 #define WIRE_LOCK_WAITS_MAX 256 /* LOCK_SETs of one connection that may wait at a time */
 #define WIRE_PAYLOAD_MAX \

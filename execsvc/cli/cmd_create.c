@@ -1,6 +1,10 @@
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/buffer.h"
+#include "base/cleanup.h"
+#include "base/file.h"
 #include "cli/cli.h"
 #include "cli/workspace_id.h"
 
@@ -13,31 +17,62 @@ const char create_usage[] =
     "them. Plain ones (letters, digits, '-', '_' and '.') are their own directory names; in\n"
     "others each other byte becomes %XX, and long ones are shortened.\n"
     "\n"
-    "  -x, --exclusive   fail if the workspace exists\n"
+    "  -x, --exclusive    fail if the workspace exists\n"
+    "  -p, --policy FILE  what its commands may do, in JSON (berth-policy(5)); what FILE leaves "
+    "out\n"
+    "                     is as the service has it. Only for new ones: fails if it exists\n"
     "\n"
     "Examples\n"
     "  berth create demo                     prints: demo\n"
     "  berth create 'team/42: the bug'       prints: team%2F42%3A%20the%20bug\n"
     "  berth create -x \"$id\" || echo taken\n"
+    "  echo '{\"network\": \"host\"}' | berth create --policy - demo\n"
     "  berth create -- -strange              an ID that begins with '-'\n";
 
 static const struct option options[] = {
     {"exclusive", no_argument, NULL, 'x'},
+    {"policy", required_argument, NULL, 'p'},
     {"help", no_argument, NULL, 'h'},
     {0},
 };
 
-static int create_one(const struct cli *cli, struct client *client, const char *id, bool exclusive)
+/* -: standard input. */
+static int read_policy(const struct cli *cli, const char *file, struct buffer *ret)
+{
+    _cleanup_close_ int opened = -1;
+    int fd = STDIN_FILENO;
+    if (strcmp(file, "-") != 0)
+        fd = opened = open(file, O_RDONLY | O_CLOEXEC);
+    size_t len = 0;
+    int r = fd < 0 ? -errno : buffer_reserve(ret, WIRE_POLICY_MAX + 1);
+    if (r == 0)
+        r = file_read_up_to(fd, ret->data, WIRE_POLICY_MAX + 1, &len);
+    if (r == 0 && len > WIRE_POLICY_MAX)
+        r = -EFBIG;
+    ret->len = r == 0 ? len : 0;
+    if (r < 0)
+        cli_error(cli, "%s: %s", file, strerror(-r));
+    else if (len == 0)
+        cli_error(cli, "%s: is empty; a policy is one JSON object { … }", file);
+    return r == 0 && len == 0 ? -EINVAL : r;
+}
+
+static int create_one(const struct cli *cli, struct client *client, const char *id, bool exclusive,
+                      struct bytes policy)
 {
     struct failure failure;
     struct wire_frame *reply;
     const struct wire_message request = {
         .type = WIRE_WORKSPACE_CREATE,
         .workspace_create = {.flags = exclusive ? WIRE_WORKSPACE_EXCLUSIVE : 0,
-                             .thread_id = bytes_of_string(id)}};
+                             .thread_id = bytes_of_string(id),
+                             .policy = policy}};
     int r = cli_call(client, &request, &reply, &failure);
     if (r == -EEXIST)
-        cli_error(cli, "%s: a workspace of this ID exists", id);
+        cli_error(cli, "%s: a workspace of this ID exists%s", id,
+                  policy.len ? ", and keeps the policy it was made with" : "");
+    else if (r == -EINVAL && policy.len)
+        cli_error(cli, "%s: policy: %s", id, failure.text);
     else if (r < 0)
         cli_error(cli, "%s: %s", id, failure.text);
     if (r < 0)
@@ -51,11 +86,15 @@ static int create_one(const struct cli *cli, struct client *client, const char *
 int cmd_create(struct cli *cli, int argc, char **argv)
 {
     bool exclusive = false;
+    const char *file = NULL;
+    _cleanup_buffer_ struct buffer policy = {0};
     int option;
     opterr = 0;
-    while ((option = getopt_long(argc, argv, ":xh", options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, ":xp:h", options, NULL)) != -1) {
         if (option == 'x')
             exclusive = true;
+        else if (option == 'p')
+            file = optarg;
         else if (option == 'h')
             return cli_show_help(cli);
         else
@@ -65,12 +104,14 @@ int cmd_create(struct cli *cli, int argc, char **argv)
         return cli_usage_error(cli, "which thread ID?");
     if (!workspace_ids_check(cli, argv + optind, THREAD_ID_MAX))
         return CLI_USAGE;
+    if (file && read_policy(cli, file, &policy) < 0)
+        return CLI_USAGE;
     _cleanup_client_ struct client *client = NULL;
     if (cli_connect(cli, &client) < 0)
         return CLI_FAILED;
     int status = CLI_OK;
     for (char **id = argv + optind; *id; id++) {
-        int r = create_one(cli, client, *id, exclusive);
+        int r = create_one(cli, client, *id, exclusive, buffer_view(&policy));
         if (r < 0)
             status = CLI_FAILED;
         if (r == -ENOTCONN)

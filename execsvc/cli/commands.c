@@ -55,6 +55,8 @@ const struct cli_command cli_commands[] = {
     {"attach", cmd_attach, "attach to a command that runs", attach_usage},
     {"wait", cmd_wait, "wait until commands have ended", wait_usage},
     {"kill", cmd_kill, "end commands and all that belongs to them", kill_usage},
+    {"policy", cmd_policy, "what the commands of a workspace may do, and what holds them to it",
+     policy_usage},
     {"visibility", cmd_visibility, "what a workspace or a mount hides and leaves out",
      visibility_usage},
     {"status", cmd_status, "the service and the mounts of this machine", status_usage},

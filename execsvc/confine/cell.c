@@ -141,6 +141,34 @@ static int make_directory(int at, const char *name, mode_t mode, int *ret)
     return 0;
 }
 
+/* "/a/b" is below "/a" and itself. */
+static bool is_below(const char *path, const char *directory)
+{
+    size_t len = strlen(directory);
+    return strncmp(path, directory, len) == 0 && (path[len] == 0 || path[len] == '/');
+}
+
+/* What is to be read besides must not be, or have in it, what is the service's: it has other
+ * workspaces. The tree is at ROOT/workspaces/NAME/tree. */
+static int check_read(const struct policy *p, const char *workspace, struct failure *f)
+{
+    char service[PATH_MAX];
+    (void)snprintf(service, sizeof service, "%s", workspace);
+    for (int i = 0; i < 3 && strrchr(service, '/'); i++)
+        *strrchr(service, '/') = 0;
+    for (size_t i = 0; i < p->read_count; i++) {
+        _cleanup_free_ char *real = realpath(p->read[i], NULL);
+        if (!real)
+            return failure_set(f, -errno, "filesystem.read: %s: %s", p->read[i], strerror(errno));
+        if (is_below(real, service) || is_below(service, strcmp(real, "/") == 0 ? "" : real))
+            return failure_set(f, -EINVAL,
+                               "filesystem.read: %s: the service's own directory, %s, is not to be "
+                               "read",
+                               p->read[i], service);
+    }
+    return 0;
+}
+
 /* Nobody but the service's user reaches what is in it from outside. */
 static int make_private(int directory, char path[PATH_MAX])
 {
@@ -174,6 +202,8 @@ static int plan_cell(const struct confinement *c, const struct cell_options *o, 
     if (holds(c, MECHANISM_UTS_NAMESPACE))
         ret->namespaces |= CLONE_NEWUTS;
     int r = path_of(o->root, ret->workspace);
+    if (r == 0 && (r = check_read(p, ret->workspace, f)) < 0)
+        return r;
     if (r == 0 && own_files && o->directory >= 0)
         r = make_private(o->directory, ret->private);
     return r < 0 ? failure_set(f, r, "the workspace's directory: %s", strerror(-r)) : 0;
@@ -515,6 +545,22 @@ int confinement_hold_cell(struct confinement *c, const struct cell_options *opti
     return 0;
 }
 
+int confinement_drop_cell(struct confinement *c, int root)
+{
+    struct stat st;
+    if (fstat(root, &st) < 0)
+        return -errno;
+    for (struct cell **at = &c->cells; *at; at = &(*at)->next) {
+        if ((*at)->device != st.st_dev || (*at)->inode != st.st_ino)
+            continue;
+        if ((*at)->users > 0)
+            return -EBUSY;
+        cell_remove(c, at);
+        return 0;
+    }
+    return 0;
+}
+
 struct cell *confinement_share_cell(struct cell *cell)
 {
     cell->users++;
@@ -559,12 +605,50 @@ const char *cell_private(const struct cell *cell)
     return cell->private;
 }
 
-json_t *cell_measured(const struct confinement *c, const struct cell *cell)
+/* What keeps commands to what they may reach. */
+static const char *filesystem_by(const struct cell *cell)
 {
+    const struct restraint *s = &cell->restraint;
+    if (cell->policy.filesystem == POLICY_FILESYSTEM_HOST)
+        return "host";
+    if (!s->scope.mounts)
+        return "own, by landlock";
+    return s->landlock >= 0 ? "own, by mount-namespace and landlock" : "own, by mount-namespace";
+}
+
+static const char *network_by(const struct cell *cell)
+{
+    if (cell->policy.network == POLICY_NETWORK_HOST)
+        return "host";
+    if (!cell->restraint.scope.interfaces)
+        return "none, by seccomp";
+    return cell->policy.network == POLICY_NETWORK_ALLOW ? "allow, by net-namespace and a proxy"
+                                                        : "none, by net-namespace";
+}
+
+json_t *cell_measured(struct confinement *c, const struct cell *cell)
+{
+    struct measurement m = {.step = RESTRAINT_MEASURE};
+    int r = probe(c, cell, &m);
     json_t *missing = json_object();
-    for (enum mechanism m = 0; missing && m < MECHANISM_COUNT; m++)
-        if (!holds(c, m))
-            (void)json_object_set_new(missing, mechanism_name(m), json_string(c->findings[m].text));
-    return json_pack("{s:s, s:o, s:o}", "level", level_name(confinement_level(c)), "facts",
-                     attest_to_json(&cell->facts), "missing", missing);
+    for (enum mechanism i = 0; missing && i < MECHANISM_COUNT; i++)
+        if (!holds(c, i))
+            (void)json_object_set_new(missing, mechanism_name(i), json_string(c->findings[i].text));
+    json_t *object =
+        json_pack("{s:s, s:s, s:s, s:o}", "level", level_name(confinement_level(c)), "filesystem",
+                  filesystem_by(cell), "network", network_by(cell), "missing", missing);
+    if (!object)
+        return NULL;
+    if (r < 0) {
+        (void)json_object_set_new(
+            object, "unknown", json_sprintf("%s: %s", restraint_step_name(m.step), strerror(-r)));
+        return object;
+    }
+    uint32_t difference =
+        attest_compare(&m.facts, &cell->restraint.expected, &cell->restraint.scope);
+    (void)json_object_set_new(object, "facts", attest_to_json(&m.facts));
+    if (difference)
+        (void)json_object_set_new(object, "changed",
+                                  json_string(attest_difference_name(difference)));
+    return object;
 }

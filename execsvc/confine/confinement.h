@@ -112,6 +112,9 @@ int confinement_hold_cell(struct confinement *c, const struct cell_options *opti
 int confinement_find_cell(struct confinement *c, int root, struct cell **ret);
 void confinement_release_cell(struct confinement *c, struct cell *cell);
 
+/* Ends the cell of that tree, if there is one. -EBUSY: it is held. */
+int confinement_drop_cell(struct confinement *c, int root);
+
 /* Holds once more one that is held. */
 struct cell *confinement_share_cell(struct cell *cell);
 
@@ -132,6 +135,7 @@ const char *cell_private(const struct cell *cell);
 /* Port on 127.0.0.1 of the proxy that its commands are to use; 0: none. */
 uint16_t cell_proxy_port(const struct cell *cell);
 
-/* What was measured when it was made, and what is missing of what could be: {"level", "facts",
- * "missing": {NAME: why}}. NULL: no memory. */
-json_t *cell_measured(const struct confinement *c, const struct cell *cell);
+/* What a probe inside finds now: {"level", "filesystem", "network": what holds commands to what the
+ * policy says; "facts"; "missing": {MECHANISM: why}; "changed": what is not as when it was made, or
+ * "unknown": why nothing can be found}. NULL: no memory. */
+json_t *cell_measured(struct confinement *c, const struct cell *cell);

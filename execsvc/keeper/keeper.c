@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "keeper/private.h"
+#include "keeper/place.h"
 #include "names/thread_id.h"
 #include "store/json_file.h"
 
@@ -380,6 +380,34 @@ static void on_kill(struct keeper *k, struct peer *p, uint64_t tag, const struct
     }
 }
 
+static void on_policy(struct keeper *k, struct peer *p, uint64_t tag,
+                      const struct wire_exec_policy *m)
+{
+    json_t *object = json_object();
+    int r = object ? place_describe(k, m->workspace, object) : -ENOMEM;
+    _cleanup_free_ char *text = r == 0 ? json_dumps(object, JSON_COMPACT) : NULL;
+    json_decref(object);
+    const struct wire_message reply = {.type = WIRE_EXEC_POLICY_REPLY,
+                                       .exec_policy_reply.json = bytes_of_string(text)};
+    if (text)
+        peer_send(p, tag, &reply);
+    else
+        peer_send_error(p, tag, r < 0 ? r : -ENOMEM, NULL);
+}
+
+static void on_lift(struct keeper *k, struct peer *p, uint64_t tag, const struct wire_exec_lift *m)
+{
+    static const struct wire_message done = {.type = WIRE_OK};
+    int r = place_lift(k, m->workspace);
+    if (r == 0)
+        peer_send(p, tag, &done);
+    else
+        peer_send_error(p, tag, r,
+                        r == -ENOENT  ? "the workspace is not fenced"
+                        : r == -EBUSY ? "commands of the workspace live; `berth kill` ends them"
+                                      : NULL);
+}
+
 /* --- links ----------------------------------------------------------------------------------- */
 
 static void on_ready(void *context)
@@ -402,6 +430,10 @@ static void on_frame(void *context, struct wire_frame *frame)
         on_list(k, p, frame->tag, &m->exec_list);
     else if (m->type == WIRE_EXEC_KILL)
         on_kill(k, p, frame->tag, &m->exec_kill);
+    else if (m->type == WIRE_EXEC_POLICY)
+        on_policy(k, p, frame->tag, &m->exec_policy);
+    else if (m->type == WIRE_EXEC_LIFT)
+        on_lift(k, p, frame->tag, &m->exec_lift);
     else if (m->type == WIRE_WORKSPACE_REMOVE)
         clear_begin(k, p, frame->tag, &m->workspace_remove);
     else if (f)

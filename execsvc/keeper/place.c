@@ -26,18 +26,29 @@ static int open_directory(const struct keeper *k, struct bytes workspace, int *r
     return 0;
 }
 
-static int refuse_fenced(int directory, struct command_verdict *refusal)
+/* NULL: there is no fence. */
+static json_t *read_fence(int directory)
 {
     json_t *fence = NULL;
     if (faccessat(directory, FENCE_FILE, F_OK, 0) < 0 && errno == ENOENT)
+        return NULL;
+    if (json_file_read(directory, FENCE_FILE, &fence) < 0 ||
+        !json_is_string(json_object_get(fence, "why"))) {
+        json_decref(fence);
+        return json_pack("{s:s}", "why", "nobody knows why");
+    }
+    return fence;
+}
+
+static int refuse_fenced(int directory, struct command_verdict *refusal)
+{
+    json_t *fence = read_fence(directory);
+    if (!fence)
         return 0;
-    const char *why = NULL;
-    if (json_file_read(directory, FENCE_FILE, &fence) == 0)
-        why = json_string_value(json_object_get(fence, "why"));
     command_verdict_not_started(
         refusal, WIRE_STAGE_ATTEST, -EPERM,
         "the workspace is fenced: %s; `berth policy --lift` lets commands run again",
-        why ? why : "nobody knows why");
+        json_string_value(json_object_get(fence, "why")));
     json_decref(fence);
     return -EPERM;
 }
@@ -65,8 +76,7 @@ static int hold_cell(struct keeper *k, struct place *place, struct command_verdi
     return r;
 }
 
-int place_find(struct keeper *k, struct bytes workspace, struct place *ret,
-               struct command_verdict *refusal)
+static int open_place(struct keeper *k, struct bytes workspace, struct place *ret)
 {
     struct place place = PLACE_NONE;
     int r = open_directory(k, workspace, &place.directory);
@@ -74,6 +84,19 @@ int place_find(struct keeper *k, struct bytes workspace, struct place *ret,
         place.tree = openat(place.directory, "tree", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         r = place.tree < 0 ? -errno : 0;
     }
+    if (r < 0) {
+        place_release(k, &place);
+        return r;
+    }
+    *ret = place;
+    return 0;
+}
+
+int place_find(struct keeper *k, struct bytes workspace, struct place *ret,
+               struct command_verdict *refusal)
+{
+    struct place place = PLACE_NONE;
+    int r = open_place(k, workspace, &place);
     if (r < 0)
         command_verdict_not_started(refusal, WIRE_STAGE_WORKSPACE, r, "the workspace: %s",
                                     strerror(-r));
@@ -109,4 +132,53 @@ void place_fence(struct keeper *k, struct bytes workspace, const char *why)
     (void)log_escape(workspace.data, workspace.len, name, sizeof name);
     log_error("%s is fenced: %s%s%s", name, why, r < 0 ? "; this cannot be put on record: " : "",
               r < 0 ? strerror(-r) : "");
+}
+
+int place_lift(struct keeper *k, struct bytes workspace)
+{
+    struct place place = PLACE_NONE;
+    int r = open_place(k, workspace, &place);
+    if (r == 0 && faccessat(place.directory, FENCE_FILE, F_OK, 0) < 0)
+        r = -errno;
+    /* What was changed is gone with it. */
+    if (r == 0)
+        r = confinement_drop_cell(k->confinement, place.tree);
+    if (r == 0 && unlinkat(place.directory, FENCE_FILE, 0) < 0)
+        r = -errno;
+    place_release(k, &place);
+    return r;
+}
+
+static int describe(struct keeper *k, struct place *place, json_t *object)
+{
+    struct command_verdict refusal = {.text = ""};
+    _cleanup_policy_ struct policy policy = {0};
+    json_t *fence = read_fence(place->directory);
+    int r = fence ? json_object_set(object, "fenced", json_object_get(fence, "why")) : 0;
+    json_decref(fence);
+    if (r < 0)
+        return -ENOMEM;
+    r = policy_file_read(place->directory, &policy);
+    if (r < 0)
+        return r;
+    if (json_object_set_new(object, "asked", policy_to_json(&policy)) < 0)
+        return -ENOMEM;
+    r = hold_cell(k, place, &refusal);
+    if (r == -ENOMEM)
+        return r;
+    if (r < 0)
+        return json_object_set_new(object, "refused", json_string(refusal.text));
+    return json_object_set_new(object, "measured", cell_measured(k->confinement, place->cell)) < 0
+               ? -ENOMEM
+               : 0;
+}
+
+int place_describe(struct keeper *k, struct bytes workspace, json_t *object)
+{
+    struct place place = PLACE_NONE;
+    int r = open_place(k, workspace, &place);
+    if (r == 0)
+        r = describe(k, &place, object);
+    place_release(k, &place);
+    return r;
 }

@@ -19,5 +19,12 @@ int place_find(struct keeper *k, struct bytes workspace, struct place *ret,
                struct command_verdict *refusal);
 void place_release(struct keeper *k, struct place *place);
 
-/* No command is started in that workspace any more, until somebody removes the fence. */
+/* Adds to object what EXEC_POLICY tells. A cell is made if there is none. -ENOMEM; others when
+ * there is no such workspace. */
+int place_describe(struct keeper *k, struct bytes workspace, json_t *object);
+
+/* Removes the fence, and the cell. -ENOENT: there is none; -EBUSY: the cell is in use. */
+int place_lift(struct keeper *k, struct bytes workspace);
+
+/* No command is started in that workspace any more, until somebody lifts the fence. */
 void place_fence(struct keeper *k, struct bytes workspace, const char *why);

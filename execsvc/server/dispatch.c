@@ -77,6 +77,8 @@ static const struct {
     {WIRE_EXEC_FORGET, on_exec_other},
     {WIRE_EXEC_LIST, on_exec_other},
     {WIRE_EXEC_KILL, on_exec_other},
+    {WIRE_EXEC_POLICY, on_exec_other},
+    {WIRE_EXEC_LIFT, on_exec_other},
     {WIRE_SUBSCRIBE, on_subscribe},
     {WIRE_GOODBYE, on_goodbye},
 };
@@ -125,6 +127,8 @@ static size_t request_size(const struct wire_message *m)
         return m->symlink.target.len + SMALL_MESSAGE;
     if (m->type == WIRE_WORKSPACE_SET_VISIBILITY)
         return m->workspace_set_visibility.rules.len + SMALL_MESSAGE;
+    if (m->type == WIRE_WORKSPACE_CREATE)
+        return m->workspace_create.policy.len + SMALL_MESSAGE;
     if (m->type == WIRE_VISIBILITY)
         return m->visibility.rules.len;
     return SMALL_MESSAGE;

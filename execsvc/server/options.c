@@ -23,6 +23,7 @@ static const char usage[] =
     "      --tls-key FILE        its key\n"
     "      --tls-client-ca FILE  ask https clients for a certificate of this CA\n"
     "      --prune PROFILE|FILE  visibility rules for all workspaces\n"
+    "      --policy FILE         what commands of new workspaces may do, berth-policy(5)\n"
     "      --watch HOW           how changes by commands are noticed: auto (default), fanotify,\n"
     "                            inotify or none\n"
     "      --keep-verdicts S     seconds for which verdicts and output of commands\n"
@@ -46,6 +47,7 @@ enum {
     OPTION_TLS_CLIENT_CA,
     OPTION_LOG_LEVEL,
     OPTION_PRUNE,
+    OPTION_POLICY,
     OPTION_WATCH,
     OPTION_STDIO,
     OPTION_KEEP_COMMANDS,
@@ -65,6 +67,7 @@ static const struct option long_options[] = {
     {"tls-client-ca", required_argument, NULL, OPTION_TLS_CLIENT_CA},
     {"log-level", required_argument, NULL, OPTION_LOG_LEVEL},
     {"prune", required_argument, NULL, OPTION_PRUNE},
+    {"policy", required_argument, NULL, OPTION_POLICY},
     {"watch", required_argument, NULL, OPTION_WATCH},
     {"stdio", no_argument, NULL, OPTION_STDIO},
     {"keep-verdicts", required_argument, NULL, OPTION_KEEP_VERDICTS},
@@ -116,6 +119,9 @@ static int take_option(struct options *o, int option, const char *argument)
         return 0;
     case OPTION_PRUNE:
         o->flags.prune = argument;
+        return 0;
+    case OPTION_POLICY:
+        o->flags.policy = argument;
         return 0;
     case OPTION_WATCH:
         o->flags.watch = argument;

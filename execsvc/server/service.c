@@ -366,6 +366,8 @@ int service_run(const struct service_settings *settings, struct failure *ret_fai
     if (r == 0 && settings->visibility)
         r = store_set_visibility(s->store, visibility_rules_text(settings->visibility),
                                  ret_failure);
+    if (r == 0 && settings->policy)
+        r = store_set_policy(s->store, settings->policy, settings->policy_from, ret_failure);
     if (r < 0)
         return r;
     r = new_parts(&service, &limits, settings->keep_verdicts_s);

@@ -20,10 +20,15 @@ OPERATION(workspace_create)
 {
     _cleanup_workspace_ struct workspace *w = NULL;
     bool created;
-    int r = workspace_create(session->store, m->workspace_create.thread_id,
-                             m->workspace_create.flags, &w, &created);
+    struct failure failure;
+    const struct wire_workspace_create *q = &m->workspace_create;
+    int r =
+        workspace_create(session->store, q->thread_id, q->flags, q->policy, &w, &created, &failure);
     if (r < 0) {
         explain(r, ret);
+        if (r == -EINVAL)
+            (void)snprintf(ret->text, sizeof ret->text, "%.*s", (int)sizeof ret->text - 1,
+                           failure.text);
         return r;
     }
     size_t name_len = strlen(w->name);

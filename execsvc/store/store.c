@@ -253,6 +253,7 @@ void store_close(struct store *store)
     table_release(&store->written);
     inode_numbers_close(store->numbers);
     visibility_rules_unref(store->rules);
+    policy_release(&store->policy);
     close_fd(&store->trash_fd);
     close_fd(&store->tmp_fd);
     close_fd(&store->workspaces_fd);

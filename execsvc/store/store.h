@@ -45,6 +45,12 @@ void store_service_id(const struct store *store, uint8_t ret_id[16]);
 /* The service's own visibility rules, for all workspaces; in force at once. -EINVAL, -ENOMEM. */
 int store_set_visibility(struct store *store, struct bytes rules, struct failure *ret_failure);
 
+/* What the commands of workspaces that are made from now on may do, when nobody says otherwise: a
+ * policy in JSON; `from` is put before the fields of errors. -EINVAL, -ENOMEM. Before there are
+ * sessions. */
+int store_set_policy(struct store *store, const char *policy, const char *from,
+                     struct failure *ret_failure);
+
 /* Adds "workspaces", "nodes", "handles", "descriptors" (cached ones), "lock_owners",
  * "changes" and "visibility" to object. -ENOMEM. */
 int store_status(struct store *store, json_t *object);

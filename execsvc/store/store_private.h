@@ -1,6 +1,7 @@
 /* What the files of this folder share. */
 #pragma once
 
+#include "confine/policy.h"
 #include "base/cleanup.h"
 #include "base/table.h"
 #include "names/thread_id.h"
@@ -85,6 +86,7 @@ struct store {
     uint64_t last_number;           /* of nodes and handles: one counter, so that a node number that
                                        is used as a handle is never valid */
     struct visibility_rules *rules; /* NULL: none; set before there are sessions */
+    struct policy policy;           /* of new workspaces; likewise */
     uint64_t view_changes;          /* counts whatever may change what some session sees */
 
     pthread_mutex_t sessions_lock; /* the list, and what LOCK_CLAIM says of each session */
@@ -117,8 +119,12 @@ struct workspace {
     atomic_uint_fast64_t unlisted, hidden; /* entries left out of listings */
 };
 
+/* policy: in JSON, over the service's; empty: the service's. -EINVAL with what is wrong; -EEXIST:
+ * there is a workspace, and EXCLUSIVE or a policy was given. */
 int workspace_create(struct store *store, struct bytes thread_id, uint32_t flags,
-                     struct workspace **ret, bool *ret_created);
+                     struct bytes policy, struct workspace **ret, bool *ret_created,
+                     struct failure *ret_failure);
+
 /* The next slot, for good. Under store.names for writing. */
 int store_take_slot(struct store *store, uint32_t *ret);
 

@@ -1,6 +1,8 @@
 #include "store/store_private.h"
 
 #include "base/log.h"
+#include "confine/confinement.h"
+#include "confine/policy_file.h"
 #include "store/grip.h"
 #include "store/meta.h"
 #include "store/path.h"
@@ -223,7 +225,8 @@ int store_workspace_find(struct store *store, struct bytes key, uint32_t workspa
 /* --- making ---------------------------------------------------------------------- */
 
 /* Builds the workspace in tmp/, durable. */
-static int build(struct store *store, const char *temporary, const struct meta *meta)
+static int build(struct store *store, const char *temporary, const struct meta *meta,
+                 const struct policy *policy)
 {
     if (mkdirat(store->tmp_fd, temporary, 0700) < 0)
         return -errno;
@@ -231,7 +234,8 @@ static int build(struct store *store, const char *temporary, const struct meta *
         openat(store->tmp_fd, temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 || mkdirat(fd, TREE_DIRECTORY, TREE_MODE) < 0)
         return -errno;
-    return meta_write(fd, meta); /* syncs fd, and so tree's name, last */
+    int r = policy_file_write(fd, policy);
+    return r < 0 ? r : meta_write(fd, meta); /* syncs fd, and so tree's name, last */
 }
 
 static void remove_built(struct store *store, const char *temporary)
@@ -254,7 +258,8 @@ static int rename_new(int from_fd, const char *from, int to_fd, const char *to)
     return renameat(from_fd, from, to_fd, to) < 0 ? -errno : 0;
 }
 
-static int create_locked(struct store *store, struct bytes thread_id, const char *name)
+static int create_locked(struct store *store, struct bytes thread_id, const char *name,
+                         const struct policy *policy)
 {
     struct meta meta = {.thread_id_len = thread_id.len};
     memcpy(meta.thread_id, thread_id.data, thread_id.len);
@@ -266,7 +271,7 @@ static int create_locked(struct store *store, struct bytes thread_id, const char
         return r;
     char temporary[16];
     (void)snprintf(temporary, sizeof temporary, "%u", meta.slot);
-    r = build(store, temporary, &meta);
+    r = build(store, temporary, &meta, policy);
     if (r == 0)
         r = rename_new(store->tmp_fd, temporary, store->workspaces_fd, name);
     if (r < 0) {
@@ -276,23 +281,55 @@ static int create_locked(struct store *store, struct bytes thread_id, const char
     return fsync(store->workspaces_fd) < 0 ? -errno : 0;
 }
 
+static int read_policy(const struct store *store, struct bytes text, struct policy *ret,
+                       struct failure *ret_failure)
+{
+    int r = text.len == 0 ? policy_copy(&store->policy, ret)
+                          : policy_parse(text, &store->policy, ret, ret_failure);
+    for (size_t i = 0; r == 0 && i < ret->require_count; i++)
+        if (!confinement_knows(ret->require[i]))
+            r = failure_set(ret_failure, -EINVAL,
+                            "require: %s: there is no such level or mechanism", ret->require[i]);
+    return r;
+}
+
+int store_set_policy(struct store *store, const char *policy, const char *from,
+                     struct failure *ret_failure)
+{
+    struct failure why;
+    _cleanup_policy_ struct policy p = {0};
+    int r = read_policy(store, bytes_of_string(policy), &p, &why);
+    if (r < 0)
+        return failure_set(ret_failure, r, "%s: %s", from, why.text);
+    policy_release(&store->policy);
+    store->policy = p;
+    p = (struct policy){0};
+    return 0;
+}
+
 int workspace_create(struct store *store, struct bytes thread_id, uint32_t flags,
-                     struct workspace **ret, bool *ret_created)
+                     struct bytes policy, struct workspace **ret, bool *ret_created,
+                     struct failure *ret_failure)
 {
     char name[THREAD_NAME_MAX + 1];
+    ret_failure->text[0] = 0;
     if (flags & ~(uint32_t)WIRE_WORKSPACE_EXCLUSIVE)
         return -EINVAL;
     int r = thread_id_to_name(thread_id, name);
+    if (r < 0)
+        return r;
+    _cleanup_policy_ struct policy own = {0};
+    r = read_policy(store, policy, &own, ret_failure);
     if (r < 0)
         return r;
     _cleanup_workspace_ struct workspace *workspace = NULL;
     bool created = false;
     (void)pthread_rwlock_wrlock(&store->names);
     r = find_locked(store, name, &thread_id, &workspace);
-    if (r == 0 && (flags & WIRE_WORKSPACE_EXCLUSIVE)) {
+    if (r == 0 && ((flags & WIRE_WORKSPACE_EXCLUSIVE) || policy.len > 0)) {
         r = -EEXIST;
     } else if (r == -ENOENT) {
-        r = create_locked(store, thread_id, name);
+        r = create_locked(store, thread_id, name, &own);
         if (r == 0)
             r = find_locked(store, name, &thread_id, &workspace);
         created = r == 0;

@@ -23,8 +23,10 @@ class Attack:
     def __init__(self, harness):
         self.harness, self.processes = harness, []
         self.service = harness.start_service()
+        # What plays the agent lies outside of the workspace.
+        self.policy = json.dumps({"filesystem": {"read": [str(harness.program("link-attack"))]}})
         for name in "demo", "canary":
-            harness.run_berth("create", name, check=True)
+            harness.run_berth("create", "--policy", "-", name, input=self.policy, check=True)
         self.tree = self.service.root / "workspaces/demo/tree"
         self.canaries = []
         self.point = harness.short

@@ -35,8 +35,9 @@ class Place:
         where = self.sides[side]
         word = f"peer-{time.monotonic_ns()}"
         if where == "exec":
-            argv = [self.harness.program("berth"), "exec", "-w", "demo", "-i", "--", PYTHON, PEER,
-                    self.name, word]
+            # Its text, since no command sees where it lies.
+            argv = [self.harness.program("berth"), "exec", "-w", "demo", "-i", "--", PYTHON, "-c",
+                    PEER.read_text(), self.name, word]
             env = self.harness.services[-1].client_env()
         else:
             argv, env = [PYTHON, PEER, where / self.name, word], self.harness.env

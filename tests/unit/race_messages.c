@@ -544,6 +544,8 @@ static const enum wire_type elsewhere[] = {
     WIRE_EXEC_FORGET,
     WIRE_EXEC_LIST,
     WIRE_EXEC_KILL,
+    WIRE_EXEC_POLICY,
+    WIRE_EXEC_LIFT,
 };
 
 bool race_covers(enum wire_type type)

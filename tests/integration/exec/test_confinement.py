@@ -1,0 +1,348 @@
+"""What holds the commands of a workspace: what they see and reach with each mechanism taken away,
+what is refused, and that a sandbox that was widened from outside is used by no command any more."""
+
+import errno
+import json
+import os
+import re
+import socket
+import subprocess
+
+import pytest
+
+from lib.exec_client import WORKSPACE
+from lib.harness import wait_until
+from lib.processes import name_of, state_of
+
+pytestmark = pytest.mark.sandbox
+
+NAMESPACES = ("mnt", "pid", "net", "ipc", "uts")
+
+# What there is for a command, as one JSON object.
+LOOK = r"""
+import json, os, socket, sys
+status = dict(line.rstrip("\n").split(":\t", 1) for line in open("/proc/self/status"))
+def attempt(action):
+    try:
+        action()
+        return "done"
+    except OSError as error:
+        return error.errno
+def connect(family, address):
+    with socket.socket(family) as s:
+        s.settimeout(3)
+        s.connect(address)
+def loopback():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        connect(socket.AF_INET, s.getsockname())
+def look(path):
+    os.stat(path)
+    (os.listdir if os.path.isdir(path) else open)(path)
+print(json.dumps({
+    "capabilities": {key: int(status[key], 16) for key in status if key.startswith("Cap")},
+    "no_new_privs": status["NoNewPrivs"], "seccomp": status["Seccomp"], "groups": status["Groups"],
+    "namespaces": {name: os.readlink("/proc/self/ns/" + name) for name in sys.argv[1].split(",")},
+    "interfaces": [line.split(":")[0].strip() for line in open("/proc/self/net/dev")][2:],
+    "loopback": attempt(loopback),
+    "tcp": attempt(lambda: connect(socket.AF_INET, ("192.0.2.1", 80))),
+    "abstract": attempt(lambda: connect(socket.AF_UNIX, "\0" + sys.argv[2])),
+    "paths": {path: attempt(lambda: look(path)) for path in sys.argv[3:]},
+}))
+"""
+
+
+@pytest.fixture
+def confined(harness, run_berth):
+    """confined(without="seccomp,…", policy={…}): a service and a workspace. Returns the service."""
+    def start(without="", policy=None):
+        if without:
+            harness.env["BERTH_WITHOUT"] = without
+        service = harness.start_service()
+        create = ["create", WORKSPACE]
+        if policy is not None:
+            create[1:1] = ["--policy", "-"]
+        run_berth(*create, input=json.dumps(policy or {}), check=True)
+        return service
+    return start
+
+
+@pytest.fixture
+def listener():
+    """Somebody else's abstract socket."""
+    name = f"berth-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as s:
+        s.bind("\0" + name)
+        s.listen()
+        yield name
+
+
+def run(run_berth, *argv, **keywords):
+    return run_berth("exec", "-w", WORKSPACE, "--", *argv, **keywords)
+
+
+def look(run_berth, listener, *paths):
+    result = run(run_berth, "/usr/bin/python3", "-c", LOOK, ",".join(NAMESPACES), listener,
+                 *map(str, paths), check=True)
+    return json.loads(result.stdout)
+
+
+def sandbox_inits(service):
+    pid = service.keeper().pid
+    children = open(f"/proc/{pid}/task/{pid}/children", encoding="ascii").read().split()
+    return [int(child) for child in children
+            if name_of(child) == "berth-init" and state_of(child) != "Z"]
+
+
+def sandbox_init(service):
+    init, = sandbox_inits(service)
+    return init
+
+
+def measured(run_berth, check=True):
+    result = run_berth("policy", "--json", WORKSPACE, check=check)
+    return json.loads(result.stdout)
+
+
+# --- what there is -------------------------------------------------------------------------
+
+# By mechanism that is taken away: the level, what a command finds at "/", and of the network.
+LEVELS = {
+    "": ("full", "lists", errno.ENETUNREACH),
+    "landlock": ("full", "lists", errno.ENETUNREACH),
+    "mount-namespace": ("no-userns", errno.EACCES, errno.ENETUNREACH),
+    "net-namespace": ("no-userns", "lists", errno.EACCES),
+    "pid-namespace": ("no-userns", errno.EACCES, errno.EACCES),
+    "seccomp": ("minimal", "lists", errno.ENETUNREACH),
+}
+
+
+@pytest.mark.parametrize("without", LEVELS)
+def test_nothing_else_is_there(confined, run_berth, listener, without):
+    service = confined(without)
+    run_berth("create", "other", check=True)
+    secret = service.root / "workspaces" / "other" / "tree" / "secret"
+    secret.write_text("of another conversation's")
+    own = service.root / "workspaces" / WORKSPACE
+    run(run_berth, "true", check=True)
+    outside = [secret, secret.parent, own / "policy.json", service.root / "service.json", service.root / "exec",
+               "/etc/shadow", "/root/.bashrc", "/var/lib/dpkg/status", "/sys/kernel",
+               f"/proc/{service.keeper().pid}/root" if without != "pid-namespace" else "/boot"]
+    level, top, tcp = LEVELS[without]
+    found = look(run_berth, listener, own / "tree", "/usr/bin", "/", *outside)
+    assert found["capabilities"] == dict.fromkeys(found["capabilities"], 0)
+    assert (found["no_new_privs"], found["seccomp"]) == ("1", "0" if without == "seccomp" else "2")
+    assert found["paths"].pop("/") == ("done" if top == "lists" else top)
+    assert found["paths"].pop(str(own / "tree")) == found["paths"].pop("/usr/bin") == "done"
+    # A file that is hidden is empty.
+    assert set(found["paths"].values()) <= {errno.ENOENT, errno.EACCES} | (
+        {"done"} if top == "lists" else set()), found["paths"]
+    assert [path for path, what in found["paths"].items() if what == "done"] in (
+        [], ["/etc/shadow"])
+    assert found["tcp"] == tcp
+    if tcp == errno.ENETUNREACH:
+        assert (found["interfaces"], found["loopback"]) == (["lo"], "done")
+    assert found["abstract"] in (errno.ECONNREFUSED, errno.EPERM)
+    told = measured(run_berth)
+    assert told["measured"]["level"] == level
+    assert set(without.split(",")) - {""} <= set(told["measured"]["missing"])
+    if level == "full":
+        for name in NAMESPACES:
+            assert found["namespaces"][name] != os.readlink(f"/proc/self/ns/{name}")
+
+
+def test_hidden_files_are_empty(confined, run_berth):
+    confined()
+    assert run(run_berth, "cat", "/etc/shadow", "/proc/kallsyms", check=True).stdout == ""
+    result = run(run_berth, "sh", "-c", "echo 1 > /proc/sys/kernel/panic; chmod 600 /dev/null;"
+                                        " touch /x /usr/x /etc/x; echo y > /dev/null && echo end")
+    assert result.stdout == "end\n"
+    assert result.stderr.count("Read-only file system") == 5, result.stderr
+
+
+def test_private_directories_stay(confined, run_berth, harness):
+    """/tmp and the home are the workspace's own, and there again when all else was made anew."""
+    service = confined()
+    run(run_berth, "sh", "-c", 'echo kept > /tmp/kept; echo kept > "$HOME"/kept', check=True)
+    os.kill(sandbox_init(service), 9)
+    wait_until(lambda: sandbox_inits(service) == [], what="its end")
+    assert run(run_berth, "sh", "-c", 'cat /tmp/kept "$HOME"/kept', check=True).stdout == (
+        "kept\n" * 2)
+    run_berth("create", "other", check=True)
+    result = run_berth("exec", "-w", "other", "--", "sh", "-c", "cat /tmp/kept")
+    assert result.returncode == 1
+    run_berth("rm", "other", WORKSPACE, check=True)
+    assert list((service.root / "workspaces").iterdir()) == []
+
+
+REFUSED = {
+    "mount": ("libc.mount(b'none', b'/tmp', b'tmpfs', 0, 0)", errno.EPERM),
+    "unshare": ("libc.unshare(0x10000000)", errno.EPERM),
+    "clone": ("libc.syscall(56, 0x10000000 | 17, 0, 0, 0, 0)", errno.EPERM),
+    "clone3": ("libc.syscall(435, 0, 0)", errno.ENOSYS),
+    "setns": ("libc.setns(0, 0)", errno.EPERM),
+    "io_uring": ("libc.syscall(425, 1, 0)", errno.ENOSYS),
+    "keyctl": ("libc.syscall(250, 0, -3, 0)", errno.EPERM),
+    "bpf": ("libc.syscall(321, 0, 0, 0)", errno.EPERM),
+    "userfaultfd": ("libc.syscall(323, 0)", errno.EPERM),
+    "perf": ("libc.syscall(298, 0, 0, -1, -1, 0)", errno.EPERM),
+    "handle": ("libc.syscall(304, -100, 0, 0)", errno.EPERM),
+    "sticky": ("libc.ioctl(0, 0x5412, b'x')", errno.EPERM),
+    "sticky, high bits": ("libc.syscall(16, 0, ctypes.c_ulong(0xff00005412), b'x')", errno.EPERM),
+    "vsock": ("libc.socket(40, 1, 0)", errno.EACCES),
+    "packet": ("libc.socket(17, 3, 0)", errno.EACCES),
+    "mknod": ("libc.mknod(b'device', 0o20666, 0x103)", errno.EACCES),
+    "settimeofday": ("libc.syscall(164, 0, 0)", errno.EPERM),
+    "setuid": ("libc.setuid(12345)", errno.EPERM),
+}
+
+
+def test_system_calls_are_refused_one_by_one(confined, run_berth):
+    confined()
+    script = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n" + "".join(
+        f"print({name!r}, {call}, ctypes.get_errno(), sep='|')\n" for name, (call, _) in REFUSED.items())
+    result = run(run_berth, "/usr/bin/python3", "-c", script, check=True)
+    found = {name: (int(value), int(error)) for name, value, error in
+             (line.split("|") for line in result.stdout.splitlines())}
+    assert found == {name: (-1, error) for name, (_, error) in REFUSED.items()}
+
+
+def test_terminal_is_the_sandboxs_own(confined, run_berth):
+    confined()
+    result = run_berth("exec", "-w", WORKSPACE, "-t", "--", "sh", "-c", "tty; ls /dev/pts", check=True)
+    assert result.stdout.replace("\r", "") == "/dev/pts/0\n0  ptmx\n"
+
+
+# --- policies ------------------------------------------------------------------------------
+
+def test_policy_of_the_workspace(confined, run_berth, harness, listener):
+    shown = harness.new_path("shown")
+    shown.mkdir()
+    (shown / "file").write_text("shown\n")
+    policy = {"filesystem": {"read": [str(shown)]}, "network": "host",
+              "limits": {"open_files": 64, "file_size": "1M", "wall_time": 2.5}}
+    confined(policy=policy)
+    found = look(run_berth, listener, shown / "file")
+    assert found["paths"] == {str(shown / "file"): "done"}
+    assert "lo" in found["interfaces"] and found["interfaces"] != ["lo"] or found["loopback"] == "done"
+    assert found["abstract"] in (errno.EPERM, errno.ECONNREFUSED)
+    result = run(run_berth, "sh", "-c", f"ulimit -Hn; ulimit -Hf; echo x > {shown}/file")
+    assert result.stdout.split() == ["64", "2048"]
+    assert "Read-only file system" in result.stderr
+    assert run(run_berth, "sleep", "60").returncode == 124
+    told = measured(run_berth)
+    assert told["asked"]["limits"] == {"memory": None, "pids": None, "cpu": None, "wall_time": 2.5,
+                                       "file_size": 1 << 20, "open_files": 64}
+    assert told["measured"]["network"] == "host"
+    assert told["measured"]["facts"]["limits"] == {"open_files": 64, "file_size": 1 << 20}
+    text = run_berth("policy", WORKSPACE, check=True).stdout
+    assert re.search(r"^network +host +host$", text, re.M), text
+
+
+def test_policy_of_the_service(harness, run_berth):
+    policy = harness.new_path("policy.json")
+    policy.write_text('{"limits": {"open_files": 99}}')
+    harness.start_service(args=["--policy", policy])
+    run_berth("create", WORKSPACE, check=True)
+    assert run(run_berth, "sh", "-c", "ulimit -Hn", check=True).stdout == "99\n"
+    run_berth("create", "--policy", "-", "own", input='{"limits": {"file_size": 4096}}', check=True)
+    result = run_berth("exec", "-w", "own", "--", "sh", "-c", "ulimit -Hn; ulimit -Hf", check=True)
+    assert result.stdout == "99\n8\n"
+
+
+@pytest.mark.parametrize("policy,says", [
+    ('{"netwrok": 1}', "netwrok: there is no such field"),
+    ('{"limits": {"memory": "lots"}}', "limits.memory: must be"),
+    ('{"require": ["fulll"]}', "require: fulll: there is no such level or mechanism"),
+    ("{", "line 1, column 1: not valid JSON"),
+])
+def test_policy_that_is_none(run_berth, service, policy, says):
+    result = run_berth("create", "--policy", "-", "x", input=policy)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert f"x: policy: {says}" in result.stderr
+    assert run_berth("ls", "-q", check=True).stdout == ""
+
+
+def test_policy_is_for_new_workspaces(run_berth, service):
+    run_berth("create", "x", check=True)
+    result = run_berth("create", "--policy", "-", "x", input="{}")
+    assert result.returncode == 1
+    assert "exists, and keeps the policy it was made with" in result.stderr
+
+
+@pytest.mark.parametrize("without,policy,says", [
+    ("pid-namespace,landlock", {}, "filesystem: nothing here keeps commands to their workspace"),
+    ("pid-namespace,seccomp", {}, "network: nothing here keeps commands from it"),
+    ("net-namespace", {"network": {"allow": ["a.example:443"]}},
+     "network.allow: needs a network namespace: taken away"),
+    ("landlock", {"require": ["full", "landlock"]}, "require: landlock: taken away"),
+    ("net-namespace", {"require": ["full"]}, "require: full: this machine has no-userns"),
+    ("cgroup", {"limits": {"memory": "1G"}}, "limits.memory: "),
+    ("", {"limits": {"cpu": 1}}, "limits.cpu: "),
+])
+def test_what_cannot_be_had_is_refused(confined, run_berth, without, policy, says):
+    confined(without, policy)
+    result = run(run_berth, "true")
+    assert result.returncode == 125
+    assert result.stderr.startswith(f"berth: not started: confine: {says}"), result.stderr
+    told = measured(run_berth, check=False)
+    assert told["refused"].startswith(says) and "measured" not in told
+
+
+@pytest.mark.parametrize("path", ["{root}", "{root}/..", "/", "{root}/workspaces/work", "{link}"])
+def test_the_services_directory_is_not_to_be_read(harness, run_berth, path):
+    service = harness.start_service()
+    link = harness.new_path("link")
+    link.symlink_to(service.root)
+    path = os.path.normpath(path.format(root=service.root, link=link))
+    run_berth("create", "--policy", "-", WORKSPACE, check=True,
+              input=json.dumps({"filesystem": {"read": [path]}}))
+    result = run(run_berth, "true")
+    assert result.returncode == 125
+    assert result.stderr.startswith(
+        f"berth: not started: confine: filesystem.read: {path}: the service's own directory")
+
+
+def test_host_is_what_the_service_sees(confined, run_berth, tmp_path):
+    confined("pid-namespace,landlock,seccomp", {"filesystem": "host", "network": "host"})
+    (tmp_path / "file").write_text("there\n")
+    assert run(run_berth, "cat", tmp_path / "file", check=True).stdout == "there\n"
+
+
+# --- widened from outside --------------------------------------------------------------------
+
+WIDENED = {
+    "interface": (["ip", "link", "add", "type", "veth"], "-n", "the number of network interfaces"),
+    "renamed": (["ip", "link", "set", "lo", "name", "lo0"], "-n", "the network interfaces"),
+    "mount": (["mount", "-t", "tmpfs", "none", "/run"], "-m", "the number of mounts"),
+    "remount": (["mount", "-o", "remount,bind,rw", "/usr"], "-m", "the mounts"),
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can enter a sandbox from outside")
+@pytest.mark.parametrize("how", WIDENED)
+def test_widened_sandbox_is_fenced(confined, run_berth, how):
+    service = confined()
+    run(run_berth, "true", check=True)
+    command, into, says = WIDENED[how]
+    if how == "renamed":
+        subprocess.run(["nsenter", "-t", str(sandbox_init(service)), "-n", "ip", "link", "set", "lo",
+                        "down"], check=True)
+    subprocess.run(["nsenter", "-t", str(sandbox_init(service)), into, *command], check=True)
+    assert measured(run_berth, check=False)["measured"]["changed"] == says
+    result = run(run_berth, "touch", "ran")
+    assert (result.returncode, result.stderr) == (
+        125, f"berth: not started: attest: what holds the workspace's commands was changed: {says}\n")
+    # From now on nothing is started, whatever is put right, by whichever keeper.
+    again = run(run_berth, "touch", "ran")
+    assert again.returncode == 125
+    assert again.stderr.startswith("berth: not started: attest: the workspace is fenced: what holds")
+    assert not (service.root / "workspaces" / WORKSPACE / "tree" / "ran").exists()
+    assert f"{WORKSPACE} is fenced: " in (service.root / "exec" / ".log").read_text()
+    assert "fenced" in run_berth("policy", WORKSPACE).stdout
+    run_berth("policy", "--lift", WORKSPACE, check=True)
+    run(run_berth, "true", check=True)
+    assert "changed" not in measured(run_berth)["measured"]
+    result = run_berth("policy", "--lift", WORKSPACE)
+    assert (result.returncode, "is not fenced" in result.stderr) == (1, True)
