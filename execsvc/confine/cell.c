@@ -276,12 +276,13 @@ static void plan_restraint(const struct confinement *c, struct cell *cell, const
 }
 
 static int begin_egress(const struct confinement *c, struct cell *cell, const struct plan *p,
-                        struct failure *f)
+                        const char *name, struct failure *f)
 {
     if (p->policy->network != POLICY_NETWORK_ALLOW || !c->has_egress)
         return 0;
     _cleanup_close_ int listener = sandbox_take_listener(cell->sandbox);
-    int r = c->egress.begin(c->egress.context, &listener, p->policy, &cell->egress, f);
+    int r = c->egress.begin(c->egress.context, name ? name : "", &listener, p->policy,
+                            &cell->egress, f);
     cell->has_egress = r == 0;
     cell->proxy_port = c->egress.port;
     return r;
@@ -443,7 +444,7 @@ static int cell_new(struct confinement *c, const struct cell_options *o, struct 
         !(cell->private = strdup(p.private)))
         r = failure_set(f, -ENOMEM, "%s", strerror(ENOMEM));
     if (r == 0)
-        r = begin_egress(c, cell, &p, f);
+        r = begin_egress(c, cell, &p, o->name, f);
     if (r < 0) {
         cell_free(c, cell);
         return r;

@@ -41,10 +41,10 @@ struct cell;
 /* Serves the connections of a workspace whose network is POLICY_NETWORK_ALLOW. */
 struct confinement_egress {
     /* A sandbox has been made; commands come when this has returned. Takes *listener (see
-     * sandbox_take_listener). policy lasts for the call. *ret stands for it from now on. A negative
-     * errno and the failure: no command is started. */
-    int (*begin)(void *context, int *listener, const struct policy *policy, void **ret,
-                 struct failure *ret_failure);
+     * sandbox_take_listener). name is the cell's, policy lasts for the call. *ret stands for it
+     * from now on. A negative errno and the failure: no command is started. */
+    int (*begin)(void *context, const char *name, int *listener, const struct policy *policy,
+                 void **ret, struct failure *ret_failure);
     /* The sandbox is gone. */
     void (*end)(void *context, void *begun);
     void *context;
@@ -97,6 +97,7 @@ struct cell_options {
     int root;                    /* the workspace's tree */
     const struct policy *policy; /* NULL: all that holds here is used, and nothing else is asked */
     const char *home;            /* NULL: no home directory */
+    const char *name;            /* of the workspace, for people; NULL: it has none */
     /* The workspace's own directory, where "private" is made: what commands see at /tmp and as
      * their home. -1: they are in memory, and gone with the cell. */
     int directory;

@@ -2,6 +2,7 @@
 
 #include <event2/event.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,11 +12,17 @@
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
+#include "confine/landlock.h"
+#include "confine/privileges.h"
+#include "confine/syscalls.h"
 #include "egress/control.h"
 #include "egress/egress.h"
 
 /* How often the size of the log is looked at. */
 #define LOG_LOOK_S 10
+
+/* The user and the group that own nothing. */
+#define NOBODY 65534
 
 struct process {
     struct event_base *base;
@@ -78,6 +85,76 @@ static void on_signal(evutil_socket_t number, short what, void *context)
 {
     struct process *p = context;
     (void)event_base_loopbreak(p->base);
+}
+
+/* --- its own confinement --------------------------------------------------------------------- */
+
+/* What names are resolved with: settings, and modules of the C library's; and what the process may
+ * know of itself, for sanitisers. */
+static const char *const read_at[] = {
+    "/etc",       "/usr",
+    "/lib",       "/lib64",
+    "/nix/store", "/run/systemd/resolve",
+    "/run/nscd",  "/run/resolvconf",
+    "/proc/self",
+};
+
+static int confine_files(void)
+{
+    const struct landlock_options options = {.no_sockets = true, .no_signals = true};
+    _cleanup_close_ int set = -1;
+    int r = landlock_new(&options, &set);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < ARRAY_SIZE(read_at); i++) {
+        r = landlock_allow(set, read_at[i], LANDLOCK_READ);
+        if (r < 0 && r != -ENOENT && r != -ENOTDIR && r != -EACCES)
+            return r;
+    }
+    return landlock_enter(set);
+}
+
+static int confine_calls(void)
+{
+    struct failure failure;
+    struct sock_fprog filter;
+    int r = syscalls_filter_new(0, &filter, &failure);
+    if (r < 0)
+        return r;
+    r = syscalls_filter_enter(&filter);
+    syscalls_filter_release(&filter);
+    return r;
+}
+
+/* Where root's files are nobody's business either. Without such a user, as in some user namespaces,
+ * it stays as it is. */
+static void become_nobody(void)
+{
+    if (geteuid() != 0 || setgroups(0, NULL) < 0 || setresgid(NOBODY, NOBODY, NOBODY) < 0)
+        return;
+    /* While it may. */
+    for (int cap = 0; prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)
+        (void)prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
+    (void)setresuid(NOBODY, NOBODY, NOBODY);
+}
+
+/* What this kernel does not have is told, and nothing more: what a workspace may reach does not
+ * depend on it. */
+static int confine(struct failure *ret_failure)
+{
+    become_nobody();
+    int r = privileges_drop();
+    if (r == 0)
+        r = privileges_gain_none();
+    if (r < 0)
+        return failure_set(ret_failure, r, "privileges cannot be given up: %s", strerror(-r));
+    r = confine_files();
+    if (r < 0)
+        log_warning("files are not out of reach: Landlock: %s", strerror(-r));
+    r = confine_calls();
+    if (r < 0)
+        log_warning("system calls are not taken away: seccomp: %s", strerror(-r));
+    return 0;
 }
 
 /* --- the process ----------------------------------------------------------------------------- */
@@ -160,18 +237,19 @@ int egress_process_run(const char *limits_text, enum log_level level, struct fai
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGHUP, SIG_IGN);
     (void)signal(SIGINT, SIG_IGN);
-    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
     /* The operator's record of decisions does not depend on how much else is logged. */
     log_setup("berth-egress", level < LOG_LEVEL_INFO ? LOG_LEVEL_INFO : level);
     if (fcntl(EGRESS_CONTROL_FD, F_SETFD, FD_CLOEXEC) < 0)
         return failure_set(ret_failure, -errno, "berthd starts this by itself");
     if (parse_limits(limits_text, &limits) < 0)
         return failure_set(ret_failure, -EINVAL, "\"%s\" are no limits", limits_text);
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
-        return failure_set(ret_failure, -errno, "privileges cannot be given up: %s",
-                           strerror(errno));
     raise_descriptor_limit();
-    int r = process_begin(&p, &limits);
+    int r = confine(ret_failure);
+    if (r < 0)
+        return r;
+    /* The kernel forgets this with a change of the user. */
+    (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+    r = process_begin(&p, &limits);
     if (r < 0)
         return failure_set(ret_failure, r, "cannot start: %s", strerror(-r));
     if (event_base_dispatch(p.base) < 0)

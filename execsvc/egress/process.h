@@ -1,6 +1,12 @@
 /* The process that has the proxy of all workspaces: berthd's own program in another mode, a child
  * of the keeper of commands, which tells it of workspaces (control.h) and starts it again when it
- * ends. It ends itself with the keeper. */
+ * ends. It ends itself with the keeper.
+ *
+ * It meets what commands and servers send, so there is little that it could do for them: where it
+ * is root's it becomes nobody; it has no capabilities and gains none; by Landlock, where there is
+ * such a thing, it reads what names are resolved with and writes no file but its log, which is
+ * open, runs no program, and signals nobody; by seccomp it is without the system calls that
+ * commands are without. */
 #pragma once
 
 #include "base/failure.h"

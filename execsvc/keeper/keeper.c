@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "keeper/place.h"
+#include "keeper/proxy.h"
 #include "names/thread_id.h"
 #include "store/json_file.h"
 
@@ -629,10 +630,14 @@ static void tell_confinement(const struct keeper *k)
 static int keeper_begin(struct keeper *k, const char *name)
 {
     const struct timeval tick = {.tv_sec = TICK_S};
-    const struct confinement_options confinement = {.name = name};
     int r = request_user_read(&k->user);
     if (r == 0)
-        r = confinement_new(&confinement, &k->confinement);
+        r = supervisor_new(k->base, k->exec, &k->limits, &k->proxies);
+    if (r < 0)
+        return r;
+    const struct confinement_egress egress = proxy_for(k->proxies);
+    const struct confinement_options confinement = {.name = name, .egress = &egress};
+    r = confinement_new(&confinement, &k->confinement);
     if (r == 0)
         r = clear_new(k);
     if (r == 0)
@@ -718,6 +723,7 @@ void keeper_free(struct keeper *k)
     if (k->tick)
         event_free(k->tick);
     confinement_free(k->confinement);
+    supervisor_free(k->proxies);
     close_fd(&k->workspaces);
     free(k);
 }

@@ -53,9 +53,11 @@ static int refuse_fenced(int directory, struct command_verdict *refusal)
     return -EPERM;
 }
 
-static int hold_cell(struct keeper *k, struct place *place, struct command_verdict *refusal)
+static int hold_cell(struct keeper *k, struct bytes workspace, struct place *place,
+                     struct command_verdict *refusal)
 {
     struct failure failure;
+    char name[256];
     int r = confinement_find_cell(k->confinement, place->tree, &place->cell);
     if (r != -ENOENT)
         return r;
@@ -66,10 +68,12 @@ static int hold_cell(struct keeper *k, struct place *place, struct command_verdi
                                     "the workspace's " POLICY_FILE ": %s", strerror(-r));
         return r;
     }
-    const struct cell_options options = {.root = place->tree,
-                                         .policy = &policy,
-                                         .home = k->user.home,
-                                         .directory = place->directory};
+    const struct cell_options options = {
+        .root = place->tree,
+        .policy = &policy,
+        .home = k->user.home,
+        .name = log_escape(workspace.data, workspace.len, name, sizeof name),
+        .directory = place->directory};
     r = confinement_hold_cell(k->confinement, &options, &place->cell, &failure);
     if (r < 0)
         command_verdict_not_started(refusal, WIRE_STAGE_CONFINE, r, "%s", failure.text);
@@ -103,7 +107,7 @@ int place_find(struct keeper *k, struct bytes workspace, struct place *ret,
     if (r == 0)
         r = refuse_fenced(place.directory, refusal);
     if (r == 0)
-        r = hold_cell(k, &place, refusal);
+        r = hold_cell(k, workspace, &place, refusal);
     if (r < 0) {
         place_release(k, &place);
         return r;
@@ -149,7 +153,7 @@ int place_lift(struct keeper *k, struct bytes workspace)
     return r;
 }
 
-static int describe(struct keeper *k, struct place *place, json_t *object)
+static int describe(struct keeper *k, struct bytes workspace, struct place *place, json_t *object)
 {
     struct command_verdict refusal = {.text = ""};
     _cleanup_policy_ struct policy policy = {0};
@@ -163,7 +167,7 @@ static int describe(struct keeper *k, struct place *place, json_t *object)
         return r;
     if (json_object_set_new(object, "asked", policy_to_json(&policy)) < 0)
         return -ENOMEM;
-    r = hold_cell(k, place, &refusal);
+    r = hold_cell(k, workspace, place, &refusal);
     if (r == -ENOMEM)
         return r;
     if (r < 0)
@@ -178,7 +182,7 @@ int place_describe(struct keeper *k, struct bytes workspace, json_t *object)
     struct place place = PLACE_NONE;
     int r = open_place(k, workspace, &place);
     if (r == 0)
-        r = describe(k, &place, object);
+        r = describe(k, workspace, &place, object);
     place_release(k, &place);
     return r;
 }

@@ -6,6 +6,7 @@
 
 #include "base/table.h"
 #include "confine/confinement.h"
+#include "egress/supervisor.h"
 #include "exec/command.h"
 #include "exec/termination.h"
 #include "keeper/expired.h"
@@ -37,6 +38,7 @@ struct keeper {
     int workspaces;
     struct request_user user;
     struct spawn_limits limits;
+    struct supervisor *proxies;
     struct confinement *confinement;
     struct syncer *syncer;
     struct table commands;  /* the first of each chain, by hash of workspace and ID */

@@ -1,0 +1,126 @@
+"""Commands in a workspace whose policy lists hosts: what they reach from end to end, and what
+happens when the proxy ends."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from lib.harness import wait_until
+from lib.processes import children_of
+from lib.world import World
+
+pytestmark = pytest.mark.sandbox
+
+ALLOW = {"network": {"allow": ["example.org:443", "*.example.org:80"]}}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, certificates):
+    world = World(tmp_path_factory.mktemp("world"))
+    world.dns.names = {"example.org": [["198.51.100.10"]], "www.example.org": [["198.51.100.10"]],
+                       "loop.example.org": [["127.0.0.1"]]}
+    world.serve("198.51.100.10", 443, tls=certificates.pair("site"))
+    world.serve("198.51.100.10", 80)
+    world.serve("127.0.0.1", 80, where=world.machine)
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def machine(harness, world, run_berth):
+    """A service on the world's machine, with a workspace w."""
+    def start(policy):
+        service = harness.start_service(wrapper=[str(word) for word in world.on_machine()])
+        run_berth("create", "--policy", "-", "w", input=json.dumps(policy), check=True)
+        return service
+    return start
+
+
+def _decisions(service, **wanted):
+    log = (Path(service.root) / "exec/egress.log").read_text()
+    found = [json.loads(text) for text in re.findall(r"^berth-egress: egress (\{.*\})$", log,
+                                                     re.MULTILINE)]
+    return [one for one in found if all(one.get(key) == value for key, value in wanted.items())]
+
+
+def _proxy(service):
+    """The number of the proxy's process."""
+    for pid in children_of(service.keeper().pid):
+        try:
+            if b"--egress" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return int(pid)
+        except OSError:
+            pass
+    return None
+
+
+def test_only_what_is_listed(machine, run_berth, certificates):
+    service = machine(ALLOW)
+    ca = Path(certificates.ca).read_text()
+    run_berth("exec", "-w", "w", "-i", "--", "sh", "-c", "cat > ca.pem", input=ca, check=True)
+    curl = ["exec", "-w", "w", "--", "curl", "-sS", "--max-time", "20", "--cacert", "ca.pem"]
+    result = run_berth(*curl, "https://example.org/a")
+    assert (result.returncode, result.stdout) == (0, "198.51.100.10:443 /a example.org\n"), result
+    assert run_berth(*curl, "http://www.example.org/b").stdout.startswith("198.51.100.10:80 /b ")
+    result = run_berth(*curl, "https://www.example.org/")
+    assert result.returncode == 56 and "response 403" in result.stderr
+    assert "127.0.0.1 is loopback" in run_berth(*curl, "http://loop.example.org/").stdout
+    result = run_berth(*curl, "--noproxy", "*", "http://198.51.100.10/")
+    assert result.returncode == 7
+    result = run_berth(*curl, "--noproxy", "*", "http://example.org/")
+    assert result.returncode == 6
+    wait_until(lambda: len(_decisions(service, verdict="ended", workspace="w")) == 2,
+               what="decisions")
+    assert len(_decisions(service, verdict="refused", workspace="w")) == 2
+
+
+def test_environment(machine, run_berth):
+    machine(ALLOW)
+    result = run_berth("exec", "-w", "w", "--", "env", check=True)
+    env = dict(line.split("=", 1) for line in result.stdout.splitlines())
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
+        assert env[name] == "http://127.0.0.1:3128"
+    assert env["NO_PROXY"] == env["no_proxy"] == "localhost,127.0.0.1,::1"
+
+
+def test_no_proxy_without_a_list(machine, run_berth):
+    service = machine({"network": "none"})
+    result = run_berth("exec", "-w", "w", "--", "env", check=True)
+    assert "proxy" not in result.stdout.lower()
+    assert _proxy(service) is None
+
+
+def test_a_crash_of_the_proxy(machine, run_berth, harness):
+    """Commands go on, what connects meanwhile waits, and the next one serves it."""
+    service = machine(ALLOW)
+    run_berth("exec", "-w", "w", "--detach", "--id", "long", "--", "sleep", "60", check=True)
+    first = wait_until(lambda: _proxy(service), what="the proxy")
+    for _ in range(2):
+        os.kill(first, signal.SIGKILL)
+        result = run_berth("exec", "-w", "w", "--", "curl", "-sS", "http://www.example.org/")
+        assert result.stdout.startswith("198.51.100.10:80 / "), result
+        second = _proxy(service)
+        assert second not in (None, first)
+        first = second
+    assert "long" in run_berth("ps").stdout
+    service.keeper().kill()
+    wait_until(lambda: not os.path.exists(f"/proc/{first}"), what="the end of the proxy")
+
+
+def test_its_own_confinement(machine, run_berth):
+    service = machine(ALLOW)
+    run_berth("exec", "-w", "w", "--", "true", check=True)
+    pid = wait_until(lambda: _proxy(service), what="the proxy")
+
+    def status():
+        text = Path(f"/proc/{pid}/status").read_text()
+        return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+    wait_until(lambda: status()["Seccomp"] == "2", what="its filter")
+    now = status()
+    assert now["NoNewPrivs"] == "1"
+    assert all(int(now[name], 16) == 0 for name in ("CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb"))
+    assert now["Uid"].split() == ["65534"] * 4
