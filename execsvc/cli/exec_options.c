@@ -189,7 +189,8 @@ static int parse_one(struct exec_options *o, int option, struct failure *ret_fai
 static int check(const struct exec_options *o, bool shell, struct failure *ret_failure)
 {
     if (shell && o->command_count > 1)
-        return failure_set(ret_failure, -EINVAL, "one workspace at a time");
+        return failure_set(ret_failure, -EINVAL,
+                           "one workspace at a time; for a command in one see `berth help exec`");
     if (!shell && o->command_count == 0)
         return failure_set(ret_failure, -EINVAL,
                            "no command given: berth exec [-w ID] -- CMD [ARG…]");

@@ -36,6 +36,7 @@ struct exec_options {
     bool output;                /* is shown */
     bool follow;                /* to its end */
     bool forwards;              /* signals, and it waits for this reader */
+    bool ends_at_term;          /* soon, though it may ignore TERM, as shells in terminals do */
     const char *const *command; /* of a shell: the workspace or path, if there is a word */
     size_t command_count;
 };

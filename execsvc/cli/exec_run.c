@@ -25,8 +25,12 @@
 #define STOP_QUIET_US 50000
 #define STOP_LATEST_NS (2 * NSEC_PER_SEC)
 
-/* The first interrupt is the command's, the second kills it, the third gives up on it. */
-enum interrupts { INTERRUPT_FORWARD = 1, INTERRUPT_KILL = 2, INTERRUPT_GIVE_UP = 3 };
+/* The first of INT, and of TERM, is the command's, the second kills it, the third gives up on it.
+ */
+enum requests { REQUEST_FORWARD = 1, REQUEST_KILL = 2, REQUEST_GIVE_UP = 3 };
+
+/* What a shell in a terminal has after TERM, which it ignores. */
+#define SHELL_GRACE_S 2
 
 static const int forwarded_signals[] = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
                                         SIGTSTP, SIGCONT, SIGWINCH};
@@ -74,7 +78,9 @@ struct exec_run {
     struct event *signals[ARRAY_SIZE(forwarded_signals)];
     struct event *stop;
     uint64_t stop_latest_ns;
+    struct event *grace; /* of a TERM; NULL: the command takes the time it takes */
     int interrupts;
+    int terminations;
 };
 
 static void run_message(const struct exec_run *run, struct bytes text)
@@ -492,14 +498,14 @@ static void on_killed(void *context, int error, const struct wire_message *reply
 }
 
 /* Everything that belongs to it, not its process group alone. */
-static void kill_all(struct exec_run *run)
+static void kill_all(struct exec_run *run, const char *by)
 {
     const struct wire_message message = {
         .type = WIRE_EXEC_KILL,
         .exec_kill = {.workspace_flags = run->place->by_name ? WIRE_WORKSPACE_BY_NAME : 0,
                       .workspace = bytes_of_string(run->place->workspace),
                       .id = bytes_of_string(run->id),
-                      .by = bytes_of_string("a second interrupt")}};
+                      .by = bytes_of_string(by)}};
     const struct client_call call = {.reply = on_killed, .context = run};
     if (client_call(run->client, &message, &call, NULL) < 0)
         send_signal(run, SIGKILL);
@@ -508,12 +514,38 @@ static void kill_all(struct exec_run *run)
 static void on_interrupt(struct exec_run *run)
 {
     run->interrupts++;
-    if (!run->options->forwards || run->interrupts >= INTERRUPT_GIVE_UP)
+    if (run->interrupts >= REQUEST_GIVE_UP)
         run_give_up(run, "interrupted");
-    else if (run->interrupts == INTERRUPT_KILL)
-        kill_all(run);
+    else if (run->interrupts == REQUEST_KILL)
+        kill_all(run, "a second interrupt");
     else
         send_signal(run, SIGINT);
+}
+
+static void on_termination(struct exec_run *run)
+{
+    const struct timeval grace = {.tv_sec = SHELL_GRACE_S};
+    run->terminations++;
+    if (run->terminations >= REQUEST_GIVE_UP) {
+        run_give_up(run, "terminated");
+    } else if (run->terminations == REQUEST_KILL) {
+        kill_all(run, "a second TERM");
+    } else {
+        send_signal(run, SIGTERM);
+        if (run->grace)
+            (void)event_add(run->grace, &grace);
+    }
+}
+
+static void on_grace(evutil_socket_t fd, short what, void *context)
+{
+    struct exec_run *run = context;
+    if (run->finished)
+        return;
+    if (run->client)
+        kill_all(run, "TERM, which was ignored");
+    else
+        run_give_up(run, run->loss);
 }
 
 /* Those that ask for an end, which waiting for a connection must not put off. */
@@ -537,6 +569,8 @@ static void on_signal(evutil_socket_t signal, short what, void *context)
         run_give_up(run, run->loss);
     } else if (signal == SIGINT) {
         on_interrupt(run);
+    } else if (signal == SIGTERM) {
+        on_termination(run);
     } else if (signal == SIGWINCH) {
         send_size(run);
     } else if (signal == SIGTSTP) {
@@ -556,7 +590,9 @@ static void on_signal(evutil_socket_t signal, short what, void *context)
 static int signals_begin(struct exec_run *run)
 {
     run->stop = evtimer_new(run->base, on_stop, run);
-    if (!run->stop)
+    if (run->options->ends_at_term)
+        run->grace = evtimer_new(run->base, on_grace, run);
+    if (!run->stop || (run->options->ends_at_term && !run->grace))
         return -ENOMEM;
     for (size_t i = 0; i < ARRAY_SIZE(forwarded_signals); i++) {
         /* What our caller has us ignore (nohup, a shell's background job) stays ignored. */
@@ -593,6 +629,8 @@ static void run_release(struct exec_run *run)
     exec_input_free(run->input);
     if (run->stop)
         event_free(run->stop);
+    if (run->grace)
+        event_free(run->grace);
     if (run->connected)
         event_free(run->connected);
     if (run->patience)
