@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/text.h"
+#include "names/thread_id.h"
 
 /* The elements of one answer. *after: the serial of the last. */
 static int each_of(const struct wire_exec_commands *commands, exec_each_fn *each, void *context,
@@ -27,17 +28,26 @@ int exec_each(struct client *client, const char *workspace, const char *id, exec
 {
     uint64_t after = 0;
     bool more = true;
-    int r = 0;
+    char name[THREAD_NAME_MAX + 1] = "";
+    int r = workspace ? thread_id_to_name(bytes_of_string(workspace), name) : 0;
+    if (r < 0)
+        return failure_set(ret_failure, r, "%s: that is no thread ID", workspace);
     while (r == 0 && more) {
         struct wire_frame *reply;
         uint64_t before = after;
-        const struct wire_message request = {.type = WIRE_EXEC_LIST,
-                                             .exec_list = {.after = after,
-                                                           .workspace = bytes_of_string(workspace),
-                                                           .id = bytes_of_string(id)}};
-        r = cli_call(client, &request, &reply, ret_failure);
+        /* By its name: only there is one that does not exist no empty one. */
+        const struct wire_message request = {
+            .type = WIRE_EXEC_LIST,
+            .exec_list = {.after = after,
+                          .workspace_flags = workspace ? WIRE_WORKSPACE_BY_NAME : 0,
+                          .workspace = bytes_of_string(name),
+                          .id = bytes_of_string(id)}};
+        struct failure f;
+        r = cli_call(client, &request, &reply, &f);
+        if (r == -ENOENT && workspace)
+            return failure_set(ret_failure, r, "%s: %s; see `berth ls`", workspace, f.text);
         if (r < 0)
-            return r;
+            return failure_set(ret_failure, r, "%s", f.text);
         r = each_of(&reply->message.exec_commands, each, context, &after, ret_failure);
         /* The last ones that were looked at may be such that we are not told of. */
         if (reply->message.exec_commands.after > after)

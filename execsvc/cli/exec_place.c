@@ -2,34 +2,107 @@
 
 #include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "names/thread_id.h"
+
+/* The workspace's root as its commands know it; no path of this machine. */
+#define WORKSPACE_PATH "/workspace"
+
+static bool is_local_path(const char *directory)
+{
+    size_t len = strlen(WORKSPACE_PATH);
+    return directory[0] == '/' && (strncmp(directory, WORKSPACE_PATH, len) != 0 ||
+                                   (directory[len] != '/' && directory[len] != 0));
+}
+
+static bool is_workspace(const struct here *here, const char *thread_id)
+{
+    char name[THREAD_NAME_MAX + 1];
+    if (!here->by_name)
+        return strcmp(here->workspace, thread_id) == 0;
+    return thread_id_to_name(bytes_of_string(thread_id), name) == 0 &&
+           strcmp(here->workspace, name) == 0;
+}
+
+static int shows_all(const struct cli *cli, const struct here *here)
+{
+    cli_error(cli, "%s shows all workspaces: go into one, or name it with -w ID", here->mountpoint);
+    return -ENOENT;
+}
+
+/* What -C names by a path of this machine tells the workspace, too. 1: it does; 0: that is for
+ * the service to judge. */
+static int find_by_directory(struct cli *cli, const struct exec_options *options, struct here *here,
+                             struct exec_place *ret)
+{
+    struct failure failure;
+    const char *given = options->directory;
+    int r = here_find(given, here, &failure);
+    if (r == -ENOENT && access(given, F_OK) < 0)
+        return 0;
+    if (r < 0) {
+        cli_error(
+            cli,
+            "-C: %s; directories are those of the workspace, relative to it, below " WORKSPACE_PATH
+            ", or by a path through a mount",
+            failure.text);
+        return r;
+    }
+    if (!here->workspace)
+        return shows_all(cli, here);
+    if (options->workspace && !is_workspace(here, options->workspace)) {
+        cli_error(cli, "-C: %s is in the workspace %s, and not in %s, which -w names", given,
+                  here->workspace, options->workspace);
+        return -EINVAL;
+    }
+    cli_use_here(cli, here);
+    *ret = (struct exec_place){.workspace = here->workspace,
+                               .by_name = here->by_name,
+                               .directory = here->directory,
+                               .mount_path = here->workspace_path};
+    return 1;
+}
 
 int exec_place_find(struct cli *cli, const struct exec_options *options, const char *path,
                     struct here *here, struct buffer *directory, struct exec_place *ret)
 {
     struct failure failure;
+    const char *given = options->directory ? options->directory : "";
+    int r = is_local_path(given) ? find_by_directory(cli, options, here, ret) : 0;
+    if (r != 0)
+        return r < 0 ? r : 0;
     /* A service that was named need not be the mount's; then only the workspace may come from
      * there, and with -w nothing does. */
     bool look = !options->workspace || !cli->url_given;
     int found = look ? here_find(path, here, &failure) : -ENOENT;
-    if (found == 0)
-        cli_use_here(cli, here);
     if (options->workspace) {
+        if (found == 0)
+            cli_use_here(cli, here);
         *ret =
             (struct exec_place){.workspace = options->workspace, .directory = options->directory};
         return 0;
+    }
+    /* Where we stand may be above the workspace that -C leads into. */
+    if (!path && given[0] && given[0] != '/' && (found < 0 || !here->workspace)) {
+        struct here above = *here;
+        *here = (struct here){0};
+        r = find_by_directory(cli, options, here, ret);
+        if (r != 0) {
+            here_release(&above);
+            return r < 0 ? r : 0;
+        }
+        *here = above;
     }
     if (found < 0) {
         cli_error(cli, "%s; name a workspace with -w ID", failure.text);
         return found;
     }
-    if (!here->workspace) {
-        cli_error(cli, "%s shows all workspaces: go into one, or name it with -w ID",
-                  here->mountpoint);
-        return -ENOENT;
-    }
-    const char *given = options->directory ? options->directory : "";
+    cli_use_here(cli, here);
+    if (!here->workspace)
+        return shows_all(cli, here);
     const char *base = given[0] == '/' ? "" : here->directory;
-    int r = buffer_printf(directory, "%s%s%s", base, base[0] && given[0] ? "/" : "", given);
+    r = buffer_printf(directory, "%s%s%s", base, base[0] && given[0] ? "/" : "", given);
     if (r < 0) {
         cli_error(cli, "%s", strerror(-r));
         return r;

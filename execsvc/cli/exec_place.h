@@ -8,7 +8,8 @@
 #include "cli/here.h"
 
 /* The place on the mount that we stand in (or path is), -w and -C. Relative directories are
- * relative to where we stand, as for git -C; with -w, to the workspace. *ret borrows from all of
+ * relative to where we stand, as for git -C; with -w, to the workspace. A -C that leads into a
+ * mount tells the workspace, wherever we stand. *ret borrows from all of
  * them. A negative errno, and it has been said. */
 int exec_place_find(struct cli *cli, const struct exec_options *options, const char *path,
                     struct here *here, struct buffer *directory, struct exec_place *ret);
