@@ -50,13 +50,14 @@ while True:
 """
 
 
-def steps(word):
-    def run(*command, options=()):
-        return ["exec", "-w", WORKSPACE, "--json", *options, "--", *command]
+def steps(word, policy):
+    def run(*command, options=(), workspace=WORKSPACE):
+        return ["exec", "-w", workspace, "--json", *options, "--", *command]
 
     limit = ["--memory", "32M"]
     return {
         "create": ["create", WORKSPACE],
+        "create one that sees all": ["create", "host", "--policy", policy],
         "a child needs too much": run("sh", "-c", f"sleep {word} & setsid sleep {word} & {EAT}; echo survived",
                                       options=limit),
         "the leader needs too much": run("sh", "-c", f"exec {EAT}", options=limit),
@@ -64,7 +65,7 @@ def steps(word):
         "killed for another reason": run("sh", "-c", "kill -9 $$", options=limit),
         "a limit of its own": run("sh", "-c", f"ulimit -v 60000; {EAT} 2>/dev/null; echo $?; kill -9 $$",
                                   options=["--memory", "256M"]),
-        "one that it set below": run("sh", "-c", NESTED, options=["--memory", "256M"]),
+        "one that it set below": run("sh", "-c", NESTED, options=["--memory", "256M"], workspace="host"),
         "enough": run("sh", "-c", "head -c 20000000 /dev/zero | tail -c 1 | wc -c", options=limit),
         "forks until it may not": run("/usr/bin/python3", "-c", FORKS, options=["--processes", "20"]),
         "left": ["ps", "--json"],
@@ -76,7 +77,9 @@ def steps(word):
 @pytest.fixture(scope="module")
 def answers(binaries, tmp_path_factory):
     job = {"berthd": str(binaries["berthd"]), "berth": str(binaries["berth"]), "word": unique_sleep()}
-    job["steps"] = steps(job["word"])
+    policy = tmp_path_factory.mktemp("policy") / "host.json"
+    policy.write_text('{"filesystem": "host"}')
+    job["steps"] = steps(job["word"], str(policy))
     found = run_in_machine(tmp_path_factory.mktemp("machine"), REPOSITORY / "tests/lib/machine_commands.py", job)
     assert list(found) == list(job["steps"]) and found["create"]["status"] == 0, found
     return found
