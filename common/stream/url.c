@@ -140,6 +140,9 @@ static int parse(const char *url, bool listen, struct stream_url *ret, struct fa
             *ret = u;
         return r;
     }
+    if (url[0] == '/')
+        return failure_set(ret_failure, -EINVAL, "%s: not a URL of a service. Write unix:%s", url,
+                           url);
     return failure_set(ret_failure, -EINVAL,
                        "%s: not a URL of a service. Write unix:/PATH, https://HOST:PORT%s "
                        "http://127.0.0.1:PORT%s",

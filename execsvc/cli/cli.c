@@ -220,6 +220,11 @@ int cmd_help(struct cli *cli, int argc, char **argv)
 static int run_command(struct cli *cli, int argc, char **argv)
 {
     const struct cli_command *command = cli_find_command(argv[0]);
+    if (!command && (strstr(argv[0], "://") || strncmp(argv[0], "unix:", 5) == 0 ||
+                     strncmp(argv[0], "exec:", 5) == 0))
+        return cli_usage_error(cli,
+                               "there is no command %s; a URL stands behind --url: berth --url %s",
+                               argv[0], argv[0]);
     if (!command) {
         const char *near = help_suggest(argv[0]);
         return cli_usage_error(cli, "there is no command %s%s%s%s", argv[0],

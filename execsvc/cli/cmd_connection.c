@@ -112,16 +112,23 @@ static int stop(struct cli *cli, const struct warm_list *sockets)
     int status = CLI_OK;
     for (size_t i = 0; i < sockets->count; i++) {
         struct failure f;
-        json_t *none;
-        if (sockets->sockets[i].mount ||
-            control_query(sockets->sockets[i].path, true, &none, &f) == 0)
+        json_t *about = NULL, *none;
+        if (sockets->sockets[i].mount)
             continue;
+        if (control_query(sockets->sockets[i].path, false, &about, &f) == 0 &&
+            control_query(sockets->sockets[i].path, true, &none, &f) == 0) {
+            (void)printf("ended: ");
+            print_row(about);
+            json_decref(about);
+            continue;
+        }
+        json_decref(about);
         if (f.error == -ECONNREFUSED || f.error == -ENOENT)
             continue;
         cli_error(cli, "%s", f.text);
         status = CLI_FAILED;
     }
-    return status;
+    return cli_finish_output(cli, status);
 }
 
 int cmd_connection(struct cli *cli, int argc, char **argv)

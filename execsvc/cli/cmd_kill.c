@@ -14,7 +14,7 @@ const char kill_usage[] =
     "many processes that were and how they were found; fails when something could not be ended.\n"
     "\n"
     "  -s, --signal SIGNAL  sends this signal to the command's process group instead, and does\n"
-    "                       not wait; a name (INT, SIGHUP) or a number\n"
+    "                       not wait; a name (INT, SIGHUP) or a number; also -INT, -9\n"
     "      --grace SECONDS  from TERM to KILL (2); 0: KILL at once\n"
     "  -w, --workspace ID   where the command runs; needed if several have the same ID\n"
     "\n"
@@ -47,6 +47,24 @@ static int signal_number(const char *text)
         const char *known = sigabbrev_np(i);
         if (known && strcmp(known, name) == 0)
             return i;
+    }
+    return 0;
+}
+
+/* -9 and -KILL, as kill(1) takes them: the word is taken out of argv. A word that is no signal is
+ * left for getopt to complain of. */
+static int take_signal_word(int *argc, char **argv)
+{
+    for (int i = 1; i < *argc && strcmp(argv[i], "--") != 0; i++) {
+        int signal = argv[i][0] == '-' ? signal_number(argv[i] + 1) : 0;
+        const char *before = argv[i - 1];
+        bool is_value = strcmp(before, "-w") == 0 || strcmp(before, "-s") == 0 ||
+                        (before[0] == '-' && before[1] == '-');
+        if (!signal || is_value)
+            continue;
+        memmove(argv + i, argv + i + 1, (size_t)(*argc - i) * sizeof *argv);
+        (*argc)--;
+        return signal;
     }
     return 0;
 }
@@ -92,7 +110,7 @@ static int kill_one(struct cli *cli, struct client *client, const char *workspac
 int cmd_kill(struct cli *cli, int argc, char **argv)
 {
     const char *workspace = NULL;
-    int signal = 0;
+    int signal = take_signal_word(&argc, argv);
     uint64_t grace_ms = GRACE_DEFAULT_MS;
     int option;
     opterr = 0;

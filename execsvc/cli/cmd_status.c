@@ -180,10 +180,54 @@ static void print_changes(json_t *changes)
                      lost, plural(lost));
 }
 
+/* Words of an array, with commas between. */
+static void print_words(json_t *words)
+{
+    size_t i;
+    json_t *word;
+    json_array_foreach(words, i, word)
+    {
+        (void)printf("%s", i ? ", " : "");
+        print_text(json_string_value(word));
+    }
+}
+
+/* What one is told who was not granted everything. */
+static void print_little(json_t *service)
+{
+    json_t *granted = json_object_get(service, "granted"), *means;
+    const char *name;
+    (void)printf("\n  granted to ");
+    print_text(json_string_value(json_object_get(granted, "id")));
+    (void)printf(": ");
+    print_words(json_object_get(granted, "verbs"));
+    (void)printf("; workspaces ");
+    print_words(json_object_get(granted, "workspaces"));
+    if (json_object_get(granted, "expires")) {
+        char when[40];
+        text_time(number(granted, "expires"), false, when, sizeof when);
+        (void)printf("; until %s", when);
+    }
+    (void)putchar('\n');
+    json_object_foreach(json_object_get(service, "confinement"), name, means)
+    {
+        (void)printf("  commands are confined by %s",
+                     json_is_true(json_object_get(means, "holds")) ? "" : "no ");
+        print_text(name);
+        (void)printf(": ");
+        print_text(json_string_value(json_object_get(means, "text")));
+        (void)putchar('\n');
+    }
+}
+
 static void print_service(json_t *service)
 {
     (void)printf("  berthd ");
     print_text(json_string_value(json_object_get(service, "version")));
+    if (!json_object_get(service, "pid")) {
+        print_little(service);
+        return;
+    }
     (void)printf(", pid %" PRId64 ", up ", number(service, "pid"));
     print_duration(number(service, "uptime_seconds"));
     (void)printf(", %" PRId64 " MiB of memory\n  ", number(service, "resident_bytes") >> 20);

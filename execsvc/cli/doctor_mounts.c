@@ -6,6 +6,7 @@
 #include "cli/doctor.h"
 #include "cli/mounts.h"
 #include "cli/programs.h"
+#include "stream/url.h"
 
 /* Only mount(8) needs it, and it looks in this one place. */
 #define MOUNT_HELPER "/sbin/mount.fuse.berth"
@@ -51,21 +52,34 @@ void doctor_check_programs(struct doctor *d)
     check_helper(d, path);
 }
 
+typedef void report_fn(struct doctor *d, const char *advice, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* A mount that could not be asked. */
-static void explain_unknown(struct doctor *d, const struct mount_row *row,
+static void explain_unknown(struct doctor *d, report_fn *say, const struct mount_row *row,
                             const struct failure *failure)
 {
     _cleanup_free_ char *advice = NULL;
     if (asprintf(&advice, "take it down with `berth umount %s`", row->point) < 0)
         advice = NULL;
     if (failure->error == -ESTALE)
-        doctor_problem(d, advice, "the mount at %s shows a workspace that has been removed",
-                       row->point);
+        say(d, advice, "the mount at %s shows a workspace that has been removed", row->point);
     else if (failure->error == -EACCES || failure->error == -ENODATA)
         doctor_note(d, NULL, "%s", failure->text);
     else
-        doctor_problem(d, "its log says more: syslog, or the file of its option log=", "%s",
-                       failure->text);
+        say(d, "its log says more: syslog, or the file of its option log=", "%s", failure->text);
+}
+
+/* Of the service that is looked at, and the caller's own. Others are told of, and no fault of it.
+ */
+static bool is_of_service(const struct doctor *d, const struct mount_row *row)
+{
+    struct failure failure;
+    uid_t user;
+    if (mount_row_user(row, &user) == 0 && user != geteuid())
+        return false;
+    return !d->cli->settings_loaded || strcmp(row->source, d->cli->settings.url) == 0 ||
+           stream_url_check(row->source, &failure) < 0;
 }
 
 static void check_berth_mount(struct doctor *d, const struct mount_row *row)
@@ -75,27 +89,28 @@ static void check_berth_mount(struct doctor *d, const struct mount_row *row)
     enum mount_state state = mount_state_read(row, &info, &failure);
     bool serving = json_is_true(json_object_get(json_object_get(info, "stats"), "serving"));
     json_decref(info);
+    report_fn *say = is_of_service(d, row) ? doctor_problem : doctor_note;
     switch (state) {
     case MOUNT_CONNECTED:
         doctor_ok(d, "the mount at %s is connected to %s", row->point, row->source);
         break;
     case MOUNT_DISCONNECTED:
-        doctor_problem(d,
-                       serving ? "is its service running? It reconnects by itself when it can; "
-                                 "until then, programs in the mount see what was known before, and "
-                                 "get errors for the rest"
-                               : "is its service running? It reconnects by itself when it can; "
-                                 "until then, programs in the mount get errors",
-                       "the mount at %s has lost its connection to %s", row->point, row->source);
+        say(d,
+            serving ? "is its service running? It reconnects by itself when it can; "
+                      "until then, programs in the mount see what was known before, and "
+                      "get errors for the rest"
+                    : "is its service running? It reconnects by itself when it can; "
+                      "until then, programs in the mount get errors",
+            "the mount at %s has lost its connection to %s", row->point, row->source);
         break;
     case MOUNT_DEAD: {
         char advice[512];
         (void)snprintf(advice, sizeof advice,
                        "take it down with `berth umount %s`, then mount again", row->point);
-        doctor_problem(d, advice,
-                       "the mount at %s is dead (\"Transport endpoint is not connected\"): its "
-                       "berthfs has ended",
-                       row->point);
+        say(d, advice,
+            "the mount at %s is dead (\"Transport endpoint is not connected\"): its "
+            "berthfs has ended",
+            row->point);
         break;
     }
     case MOUNT_SILENT: {
@@ -104,14 +119,14 @@ static void check_berth_mount(struct doctor *d, const struct mount_row *row)
                        "is its berthfs stopped? `berth umount -l %s` takes it down; as root, "
                        "`echo 1 > /sys/fs/fuse/connections/%u/abort` frees programs stuck in it",
                        row->point, row->minor);
-        doctor_problem(d, advice, "the mount at %s does not answer", row->point);
+        say(d, advice, "the mount at %s does not answer", row->point);
         break;
     }
     case MOUNT_FOREIGN:
         doctor_note(d, NULL, "%s", failure.text);
         break;
     case MOUNT_UNKNOWN:
-        explain_unknown(d, row, &failure);
+        explain_unknown(d, say, row, &failure);
         break;
     }
 }

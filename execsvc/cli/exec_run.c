@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "cli/exec_hint.h"
 #include "cli/exec_input.h"
 #include "cli/exec_request.h"
 #include "cli/exec_result.h"
@@ -315,7 +316,12 @@ static void on_verdict(struct exec_run *run, const struct wire_exec_exit *verdic
         }
     } else if (!running) {
         _cleanup_buffer_ struct buffer text = {0};
-        if (exec_result_text(verdict, &text) == 0)
+        bool absent = verdict->verdict == WIRE_VERDICT_NOT_STARTED &&
+                      verdict->stage == WIRE_STAGE_EXECVE && verdict->error == ENOENT;
+        int r = exec_result_text(verdict, &text);
+        if (r == 0 && absent)
+            r = buffer_printf(&text, "%s", exec_hint(run->options));
+        if (r == 0)
             run_message(run, buffer_view(&text));
     }
     /* Counts come with the verdict: bytes that never came are not a success. */

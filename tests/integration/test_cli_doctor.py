@@ -312,7 +312,7 @@ def test_fuse_that_cannot_be_used(harness, service, script, pattern, advice):
 # --- mounts --------------------------------------------------------------------------------------
 
 def test_dead_mount(run_berth, harness, service, fuse_works):
-    mount = RawMount(harness.new_path("dead"), answer="{}")
+    mount = RawMount(harness.new_path("dead"), answer="{}", source=service.client_env()["BERTH_URL"])
     try:
         mount.die()
         text = run_berth("doctor").stdout
@@ -351,7 +351,7 @@ def test_mount_that_cannot_be_asked(run_berth, harness, service, fuse_works):
         assert re.search(f"note +the mount at {mount.point} was made by another user", text), text
     finally:
         mount.close()
-    mount = RawMount(harness.new_path("nonsense"), answer="[]")
+    mount = RawMount(harness.new_path("nonsense"), answer="[]", source=service.client_env()["BERTH_URL"])
     try:
         text = run_berth("doctor").stdout
         assert re.search(f"problem +the mount at {mount.point} is not of this berthfs", text), text

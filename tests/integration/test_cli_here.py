@@ -169,7 +169,7 @@ def shell_inside(harness, directory):
 
 
 def test_dead_mount(harness, run_berth, service, raw_mount):
-    mount = raw_mount(answer="{}")
+    mount = raw_mount(answer="{}", source=service.client_env()["BERTH_URL"])
     inside = shell_inside(harness, mount.point)
     try:
         mount.die()

@@ -89,10 +89,11 @@ def test_a_holder_that_nobody_uses_ends(away):
 def test_a_holder_is_stopped(away):
     away.run("true", check=True)
     assert "holder" in away.harness.run_berth("connection", env=away.env, check=True).stdout
-    away.harness.run_berth("connection", "stop", env=away.env, check=True)
+    stopped = away.harness.run_berth("connection", "stop", env=away.env, check=True)
+    assert stopped.stdout.startswith("ended: holder  pid ") and len(stopped.stdout.splitlines()) == 1
     wait_until(lambda: not away.harness.holders(), what="the holder's end")
     assert away.connections() == []
-    away.harness.run_berth("connection", "stop", env=away.env, check=True)
+    assert away.harness.run_berth("connection", "stop", env=away.env, check=True).stdout == ""
 
 
 def test_everything_passes_through_a_holder(away):

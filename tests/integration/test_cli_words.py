@@ -1,0 +1,74 @@
+"""What berth makes of words that were meant otherwise, and what it does not say."""
+
+import json
+import re
+import signal
+
+import pytest
+
+from lib.harness import wait_until
+
+WORKSPACE = "work"
+
+
+@pytest.fixture
+def execute(run_berth, service):
+    run_berth("create", WORKSPACE, check=True)
+
+    def run(*words):
+        return run_berth("exec", "-w", WORKSPACE, *words)
+    return run
+
+
+@pytest.mark.parametrize("words,hint", [
+    (["ls -la"], "sh -c '…'"), (["cd", "/"], "sh -c '…'"), (["A=1", "env"], "sh -c '…'"),
+    ([WORKSPACE, "--", "pwd"], "named by -w"), (["nothing-like-it"], "")])
+def test_a_program_that_is_not_there(execute, words, hint):
+    result = execute(*words)
+    assert result.returncode == 127 and hint in result.stderr, result
+    assert result.stderr.endswith(")\n") == bool(hint), result
+
+
+@pytest.mark.parametrize("word,number", [("-9", signal.SIGKILL), ("-USR1", signal.SIGUSR1),
+                                         ("-SIGTERM", signal.SIGTERM)])
+def test_kill_takes_signals_as_kill_does(run_berth, execute, word, number):
+    execute("--detach", "--id", "sleeper", "--", "sleep", "300")
+    assert run_berth("kill", word, "sleeper").returncode == 0
+    assert run_berth("wait", "sleeper").returncode == 128 + number
+
+
+def test_kill_takes_no_other_words(run_berth, service):
+    for word in ("-Z", "-99", "-NOPE"):
+        assert run_berth("kill", word, "x").returncode == 2
+
+
+@pytest.mark.parametrize("words,text", [
+    (["--url", "/run/x.sock", "ls"], "Write unix:/run/x.sock"),
+    (["https://host:1", "ls"], "berth --url https://host:1")])
+def test_urls_that_are_none(run_berth, words, text):
+    result = run_berth(*words)
+    assert result.returncode in (1, 2) and text in result.stderr, result
+
+
+def test_status_says_only_what_it_was_told(harness):
+    service = harness.start_service(http=True, access_file=harness.access_file(
+        {"id": "little", "secret": "s", "workspaces": ["a-*"], "verbs": ["read", "exec"]}))
+    env = {**harness.env, "BERTH_URL": service.http_url, "BERTH_TOKEN": "s"}
+    result = harness.run(["berth", "status"], env=env)
+    assert result.returncode == 0, result
+    assert re.search("berthd .*\n  granted to little: read, exec; workspaces a-\\*\n", result.stdout), result
+    assert "pid" not in result.stdout and " 0 " not in result.stdout, result
+    told = json.loads(harness.run(["berth", "status", "--json"], env=env).stdout)["service"]
+    assert not {"pid", "uptime_seconds", "workspaces"} & told.keys()
+
+
+def test_a_mount_of_another_service_is_a_note(harness, start_service, start_mount):
+    ours, other = start_service(), start_service()
+    mount = start_mount(other)
+    other.stop()
+
+    def doctor(service):
+        return harness.run(["berth", "doctor"], env=service.client_env()).stdout
+
+    wait_until(lambda: re.search(f"problem +the mount at {mount.path} has lost", doctor(other)), 15)
+    assert re.search(f"note +the mount at {mount.path} has lost", doctor(ours))
