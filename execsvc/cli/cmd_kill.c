@@ -6,6 +6,7 @@
 #include "cli/exec_find.h"
 #include "cli/here.h"
 #include "cli/text.h"
+#include "cli/units.h"
 
 const char kill_usage[] =
     "usage: berth kill [-s SIGNAL] [--grace SECONDS] [-w ID] EXEC…\n"
@@ -120,12 +121,9 @@ int cmd_kill(struct cli *cli, int argc, char **argv)
             if (!signal)
                 return cli_usage_error(cli, "%s: no such signal", optarg);
         } else if (option == OPTION_GRACE) {
-            char *end;
-            double seconds = strtod(optarg, &end);
-            if (end == optarg || *end || !(seconds >= 0 && seconds <= GRACE_MAX_S))
+            if (!units_duration(optarg, GRACE_MAX_S, &grace_ms))
                 return cli_usage_error(cli, "--grace: %s is not a number of seconds, 0 to %d",
                                        optarg, GRACE_MAX_S);
-            grace_ms = (uint64_t)(seconds * 1000);
         } else if (option == 'w') {
             workspace = optarg;
         } else if (option == 'h') {

@@ -75,6 +75,21 @@ static int consider(void *context, const struct wire_exec_command *c)
     return s->found->workspace ? 0 : -ENOMEM;
 }
 
+struct prefix {
+    const char *id;
+    char found[WIRE_EXEC_ID_MAX + 1];
+};
+
+static int consider_prefix(void *context, const struct wire_exec_command *c)
+{
+    struct prefix *p = context;
+    size_t len = strlen(p->id);
+    if (!p->found[0] && c->id.len > len && memcmp(c->id.data, p->id, len) == 0 &&
+        c->id.len < sizeof p->found)
+        memcpy(p->found, c->id.data, c->id.len);
+    return 0;
+}
+
 /* Only asked for by its workspace is it known whether there was one. */
 static int tell_absent(struct client *client, const char *workspace, const char *id,
                        struct failure *ret_failure)
@@ -90,6 +105,12 @@ static int tell_absent(struct client *client, const char *workspace, const char 
     if (r == -ESTALE)
         return failure_set(ret_failure, r,
                            "%s: it has ended so long ago that its verdict was forgotten", id);
+    /* Part of an ID is never taken for it: another command could be killed. */
+    struct prefix prefix = {.id = id};
+    if (exec_each(client, workspace, NULL, consider_prefix, &prefix, &f) == 0 && prefix.found[0])
+        return failure_set(ret_failure, -ENOENT,
+                           "%s: no such command; %s begins so, and the whole ID is wanted", id,
+                           prefix.found);
     return failure_set(ret_failure, -ENOENT, "%s: no such command%s; see `berth ps --all`", id,
                        workspace && workspace[0] ? " in this workspace" : "");
 }

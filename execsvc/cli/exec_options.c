@@ -1,11 +1,11 @@
 #include "cli/exec_options.h"
 
 #include <getopt.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "cli/units.h"
 
 /* Longest timeout: a year, as the service has it. */
 #define TIMEOUT_MAX_SECONDS (365.0 * 24 * 3600)
@@ -63,14 +63,10 @@ static const struct option shell_options[] = {
 
 static int parse_timeout(const char *text, uint64_t *ret_ms, struct failure *ret_failure)
 {
-    char *end;
-    errno = 0;
-    double seconds = strtod(text, &end);
-    if (end == text || *end || errno || !isfinite(seconds) || seconds <= 0 ||
-        seconds > TIMEOUT_MAX_SECONDS)
-        return failure_set(ret_failure, -EINVAL, "--timeout: %s is not a number of seconds above 0",
+    if (!units_duration(text, TIMEOUT_MAX_SECONDS, ret_ms) || *ret_ms == 0)
+        return failure_set(ret_failure, -EINVAL,
+                           "--timeout: %s is not a number of seconds above 0, or a time as 5m",
                            text);
-    *ret_ms = (uint64_t)ceil(seconds * 1000);
     return 0;
 }
 
@@ -97,31 +93,21 @@ static int add_variable(struct exec_options *o, const char *text, struct failure
 
 static int parse_reattach(const char *text, uint32_t *ret_s, struct failure *ret_failure)
 {
-    char *end;
-    long seconds = strtol(text, &end, 10);
-    if (end == text || *end || seconds < 0 || seconds > REATTACH_MAX_SECONDS)
+    uint64_t ms;
+    if (!units_duration(text, REATTACH_MAX_SECONDS, &ms))
         return failure_set(ret_failure, -EINVAL,
-                           "--reattach: %s is not a number of seconds, 0 to %d", text,
-                           REATTACH_MAX_SECONDS);
-    *ret_s = (uint32_t)seconds;
+                           "--reattach: %s is not a number of seconds, 0 to %d, or a time as 5m",
+                           text, REATTACH_MAX_SECONDS);
+    *ret_s = (uint32_t)((ms + 999) / 1000);
     return 0;
 }
 
-/* Bytes, or with k, M or G a multiple of 1024. */
 static int parse_size(const char *option, const char *text, uint64_t *ret,
                       struct failure *ret_failure)
 {
-    char *end;
-    errno = 0;
-    unsigned long long n = strtoull(text, &end, 10);
-    const char *units = "kMG";
-    const char *unit = *end ? strchr(units, *end) : NULL;
-    unsigned shift = unit ? 10 * (unsigned)(unit - units + 1) : 0;
-    if (end == text || text[0] == '-' || errno || (*end && (!unit || end[1])) || n == 0 ||
-        n > (UINT64_MAX >> 1) >> shift)
+    if (!units_size(text, ret))
         return failure_set(ret_failure, -EINVAL,
                            "%s: %s is not a number of bytes (k, M and G are known)", option, text);
-    *ret = (uint64_t)n << shift;
     return 0;
 }
 

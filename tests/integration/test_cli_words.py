@@ -72,3 +72,29 @@ def test_a_mount_of_another_service_is_a_note(harness, start_service, start_moun
 
     wait_until(lambda: re.search(f"problem +the mount at {mount.path} has lost", doctor(other)), 15)
     assert re.search(f"note +the mount at {mount.path} has lost", doctor(ours))
+
+
+@pytest.mark.parametrize("text,ms", [("2", 2000), ("1.5s", 1500), ("500ms", 500), ("5m", 300000), ("2h", 7200000)])
+def test_times_have_units(execute, text, ms):
+    result = execute("--json", "--timeout", text, "--", "true")
+    assert json.loads(result.stdout)["timeout_ms"] == ms
+
+
+@pytest.mark.parametrize("words", [
+    ["--timeout", "5x"], ["--timeout", "0m"], ["--timeout", "-1s"], ["--timeout", "1 h"], ["--timeout", "inf"],
+    ["--reattach", "2d"], ["--max-output", "1KK"], ["--max-output", "-1k"], ["--max-output", "0"],
+    ["--max-output", "1iB"], ["--max-output", "9999999999G"], ["--max-output", "B"]])
+def test_units_that_are_none(execute, words):
+    result = execute(*words, "--", "true")
+    assert result.returncode == 125 and words[0] in result.stderr, result
+
+
+def test_sizes_have_units(execute):
+    for text in ("100", "1k", "1K", "1kB", "1MB", "2MiB", "1b"):
+        assert execute("--max-output", text, "--", "true").returncode == 0, text
+
+
+def test_part_of_an_id_is_not_taken_for_it(run_berth, execute):
+    execute("--detach", "--id", "server-2", "--", "true")
+    result = run_berth("kill", "server")
+    assert result.returncode == 1 and "server-2 begins so, and the whole ID is wanted" in result.stderr, result

@@ -1,0 +1,53 @@
+#include "cli/units.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/cleanup.h"
+
+bool units_duration(const char *text, double max_s, uint64_t *ret_ms)
+{
+    static const struct {
+        const char *name;
+        double ms;
+    } units[] = {{"", 1000}, {"s", 1000}, {"ms", 1}, {"m", 60e3}, {"h", 3600e3}, {"d", 86400e3}};
+    char *end;
+    errno = 0;
+    double n = strtod(text, &end);
+    if (end == text || errno || !isfinite(n) || n < 0)
+        return false;
+    for (size_t i = 0; i < ARRAY_SIZE(units); i++) {
+        if (strcmp(end, units[i].name) != 0)
+            continue;
+        double ms = ceil(n * units[i].ms);
+        if (ms > max_s * 1000)
+            return false;
+        *ret_ms = (uint64_t)ms;
+        return true;
+    }
+    return false;
+}
+
+bool units_size(const char *text, uint64_t *ret)
+{
+    static const char letters[] = "kmg";
+    char *end;
+    if (text[0] < '0' || text[0] > '9')
+        return false;
+    errno = 0;
+    unsigned long long n = strtoull(text, &end, 10);
+    unsigned shift = 0;
+    for (unsigned i = 0; *end && letters[i]; i++)
+        if ((*end | 0x20) == letters[i])
+            shift = 10 * (i + 1);
+    const char *rest = shift ? end + 1 : end;
+    if (*rest && strcasecmp(rest, "B") != 0 && (!shift || strcasecmp(rest, "iB") != 0))
+        return false;
+    if (errno || n == 0 || n > (UINT64_MAX >> 1) >> shift)
+        return false;
+    *ret = (uint64_t)n << shift;
+    return true;
+}
