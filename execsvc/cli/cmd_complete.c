@@ -71,12 +71,20 @@ static bool parse_option(const char *line, char *letter, struct bytes *ret_name,
     return strncmp(line, "--", 2) == 0 && len > 2;
 }
 
+/* Where texts are on help pages, at the least. */
+#define TEXT_INDENT 20
+
 /* What is explained of an option behind two spaces. value: it takes one. */
 static struct bytes explanation(const char *rest, bool *value)
 {
     size_t end = strcspn(rest, "\n");
     const char *gap = memmem(rest, end, "  ", 2);
     *value = rest[0] == ' ' && rest[1] != ' ' && end > 1;
+    /* It may stand below, indented as texts are. */
+    const char *next = rest + end + (rest[end] == '\n');
+    size_t indent = strspn(next, " ");
+    if (!gap && indent >= TEXT_INDENT)
+        return bytes_of(next + indent, strcspn(next + indent, "\n"));
     if (!gap)
         return (struct bytes){0};
     size_t at = (size_t)(gap - rest);

@@ -16,7 +16,7 @@ static const char exec_usage[] =
     "      --id EXEC         a name for this run: one with it that is there already is attached\n"
     "                        to, so it is never started twice\n"
     "      --detach          prints its ID once it has started, and leaves it to itself\n"
-    "      --timeout SECONDS ends it after this time (also as 1.5, 500ms, 5m, 2h)\n"
+    "      --timeout SECONDS  ends it after this time (also as 1.5, 500ms, 5m, 2h)\n"
     "      --on-disconnect continue|kill\n"
     "                        when this program is gone the command goes on, or is ended after a\n"
     "                        while, which is the default\n"

@@ -74,6 +74,12 @@ def test_what_berth_answers(run_berth, tree):
     assert ask("--url", "unix:/nowhere", "rm", "") == []
 
 
+def test_every_option_is_explained(run_berth):
+    for command in ("exec", "shell", "ps", "kill", "logs", "mount", "status"):
+        lines = run_berth("complete", "--", command, "--", check=True).stdout.splitlines()
+        assert lines and all(line.split("\t")[1:2] for line in lines), lines
+
+
 def test_every_option_of_a_command_is_completed(run_berth):
     """Help pages are where options come from, so they must be complete."""
     source = REPOSITORY / "execsvc/cli"
