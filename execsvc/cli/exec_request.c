@@ -48,6 +48,7 @@ int exec_request_start(const struct exec_options *o, const struct exec_place *pl
                  .workspace_flags = place->by_name ? WIRE_WORKSPACE_BY_NAME : 0,
                  .timeout_ms = o->timeout_ms,
                  .max_output = o->max_output,
+                 .linger_ms = (uint64_t)o->reattach_s * 1000,
                  .memory_max = o->memory_max,
                  .processes_max = o->processes_max,
                  .workspace = bytes_of_string(place->workspace),

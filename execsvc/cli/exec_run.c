@@ -26,6 +26,9 @@
 #define STOP_QUIET_US 50000
 #define STOP_LATEST_NS (2 * NSEC_PER_SEC)
 
+/* A loss that is over sooner is not worth a word. */
+#define NOTICE_S 1
+
 /* The first of INT, and of TERM, is the command's, the second kills it, the third gives up on it.
  */
 enum requests { REQUEST_FORWARD = 1, REQUEST_KILL = 2, REQUEST_GIVE_UP = 3 };
@@ -62,6 +65,7 @@ struct exec_run {
     struct connector *connector;
     struct event *connected;
     struct event *patience;
+    struct event *notice;
     int event_fd;
     char loss[256];
     uint64_t pending_signals; /* typed while there was no connection */
@@ -218,6 +222,7 @@ static bool is_away(const struct exec_run *run)
 static void is_back(struct exec_run *run)
 {
     (void)event_del(run->patience);
+    (void)event_del(run->notice);
 }
 
 static void send_size(struct exec_run *run);
@@ -432,6 +437,7 @@ static void on_lost(void *context, int error, const char *reason)
 {
     struct exec_run *run = context;
     const struct timeval patience = {.tv_sec = run->options->reattach_s};
+    const struct timeval notice = {.tv_sec = NOTICE_S};
     const struct connector_options options = {
         .connect = connect_again, .context = run->cli, .quiet = true, .event_fd = run->event_fd};
     (void)snprintf(run->loss, sizeof run->loss, "the connection was lost: %s", reason);
@@ -446,12 +452,12 @@ static void on_lost(void *context, int error, const char *reason)
     }
     /* So that keys are signals again: nobody takes them as input now. */
     exec_terminal_leave(&run->terminal);
-    if (!event_pending(run->patience, EV_TIMEOUT, NULL))
+    if (!event_pending(run->patience, EV_TIMEOUT, NULL)) {
         (void)event_add(run->patience, &patience);
+        (void)event_add(run->notice, &notice);
+    }
     if (connector_start(&options, NULL, &run->connector) < 0)
         run_give_up(run, run->loss);
-    else if (isatty(STDERR_FILENO))
-        (void)fprintf(stderr, "berth: %s; attaching again (INT gives up)\n", run->loss);
 }
 
 static void on_connected(evutil_socket_t fd, short what, void *context)
@@ -471,6 +477,13 @@ static void on_connected(evutil_socket_t fd, short what, void *context)
     }
     (void)exec_terminal_enter(&run->terminal);
     ask(run, false);
+}
+
+static void on_notice(evutil_socket_t fd, short what, void *context)
+{
+    const struct exec_run *run = context;
+    (void)fprintf(stderr, "berth: %s; waiting for it, %u s at most (INT gives up)%s\n", run->loss,
+                  run->options->reattach_s, run->terminal.raw ? "\r" : "");
 }
 
 static void on_patience(evutil_socket_t fd, short what, void *context)
@@ -641,6 +654,8 @@ static void run_release(struct exec_run *run)
         event_free(run->connected);
     if (run->patience)
         event_free(run->patience);
+    if (run->notice)
+        event_free(run->notice);
     for (size_t i = 0; i < ARRAY_SIZE(run->signals); i++)
         if (run->signals[i])
             event_free(run->signals[i]);
@@ -671,7 +686,9 @@ static int events_begin(struct exec_run *run)
         return -errno;
     run->connected = event_new(run->base, run->event_fd, EV_READ | EV_PERSIST, on_connected, run);
     run->patience = evtimer_new(run->base, on_patience, run);
-    return run->connected && run->patience ? event_add(run->connected, NULL) : -ENOMEM;
+    run->notice = evtimer_new(run->base, on_notice, run);
+    return run->connected && run->patience && run->notice ? event_add(run->connected, NULL)
+                                                          : -ENOMEM;
 }
 
 static int run_begin(struct exec_run *run, struct client *client)

@@ -320,7 +320,7 @@ static void on_writable(void *context)
 static void on_gone(void *context)
 {
     static const struct wire_message leave = {.type = WIRE_CANCEL,
-                                              .cancel.flags = WIRE_CANCEL_LEAVE};
+                                              .cancel.flags = WIRE_CANCEL_LEAVE | KEEPER_LOST};
     struct relay *r = context;
     r->call = NULL;
     if (r->tag == 0 || r->reply)

@@ -197,6 +197,7 @@ static void on_cancel(struct follower *f, uint32_t flags)
             command_terminate(c->command, WIRE_VERDICT_KILLED, "cancelled by the caller");
         return;
     }
+    f->left = (flags & (WIRE_CANCEL_LEAVE | KEEPER_LOST)) == WIRE_CANCEL_LEAVE;
     peer_send_error(f->peer, f->tag, -ECANCELED, NULL);
     follower_free(f);
 }

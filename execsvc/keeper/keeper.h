@@ -26,6 +26,10 @@
  * is known its EXEC_EXIT has coherence UNKNOWN, and otherwise SEEN. */
 #define KEEPER_UNSYNCED (UINT32_C(1) << 31)
 
+/* CANCEL's flag on a link, with LEAVE: the client's connection is lost, and it may come back. Without
+ * it, it is gone for good. */
+#define KEEPER_LOST (UINT32_C(1) << 31)
+
 /* Commands at a time: stops one client from using up the machine's processes and our
  * descriptors (up to eight each) for all others. */
 #define KEEPER_RUNNING_MAX 512
@@ -36,7 +40,8 @@
 #define KEEPER_BYTES_MAX (UINT64_C(4) << 30)
 
 /* How long a command goes on that nobody holds any more, when nobody says otherwise: time for a
- * client that was cut off, or whose service is restarted, to come back. */
+ * client that was cut off, or whose service is restarted, to come back. The most, whatever its
+ * request said, when the client is gone for good. */
 #define KEEPER_LINGER_MS 5000
 
 struct keeper;

@@ -290,8 +290,10 @@ void kept_holders_changed(struct kept *c, const struct follower *gone)
     if (f) {
         (void)event_del(c->linger);
     } else if (!(c->record.command.flags & (WIRE_EXEC_KEEP | WIRE_EXEC_DETACH))) {
-        const struct timeval time = {.tv_sec = (time_t)(c->linger_ms / 1000),
-                                     .tv_usec = (suseconds_t)(c->linger_ms % 1000 * 1000)};
+        bool soon = gone && gone->left && c->linger_ms > KEEPER_LINGER_MS;
+        uint64_t ms = soon ? KEEPER_LINGER_MS : c->linger_ms;
+        const struct timeval time = {.tv_sec = (time_t)(ms / 1000),
+                                     .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
         (void)event_add(c->linger, &time);
         c->held = gone != NULL;
         for (size_t i = 0; gone && i < ARRAY_SIZE(c->hold); i++)

@@ -122,6 +122,7 @@ struct follower {
     uint32_t flags;    /* WIRE_ATTACH_… */
     bool starter;      /* the EXEC that started it */
     bool told;         /* EXEC_STARTED was sent */
+    bool left;         /* its client is gone for good */
     struct held held;  /* what came before the command was started */
     uint64_t at[2];    /* sent up to here */
     uint64_t until[2]; /* without FOLLOW: what was there when it came */

@@ -13,6 +13,7 @@ from lib.berthwire import CallError, Closed
 from lib.exec_client import (ATTACH_FOLLOW, ATTACH_HOLD, ATTACH_INPUT, ATTACH_OUTPUT, DETACH, KEEP, STDIN,
                              WORKSPACE, ExecClient)
 from lib.harness import wait_until
+from lib.peer_service import PeerService
 from lib.processes import processes_with, unique_sleep
 
 pytestmark = pytest.mark.sandbox
@@ -196,6 +197,48 @@ def test_nobody_holds_it_any_more(service, client):
     wait_until(lambda: not processes_with(word), what="the end of what nobody holds")
     verdict = client.wait_verdict(client.attach(WORKSPACE, "l"))
     assert (verdict.verdict, verdict.text) == ("killed", "nobody is attached to it any more")
+
+
+class Asked(PeerService):
+    """Keeps what EXEC asks for, and refuses it."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.lingers = []
+
+    def answer(self, wire, got):
+        if got.name == "EXEC":
+            self.lingers.append(got["linger_ms"])
+        super().answer(wire, got)
+
+
+def test_command_is_held_for_as_long_as_its_client_comes_back(run_berth, tmp_path):
+    peer = Asked(tmp_path / "peer")
+    for options in ([], ["--reattach", "7"], ["--reattach", "0"]):
+        assert run_berth("exec", "-w", WORKSPACE, *options, "--", "true", url=peer.url).returncode == 125
+    peer.close()
+    assert peer.lingers == [60000, 7000, 0]
+
+
+@pytest.mark.long
+def test_service_that_is_stopped_for_a_while(service, client, begin):
+    """Longer than a command goes on whose client is gone for good."""
+    script = "for i in $(seq 14); do echo $i; sleep 1; done; exit 6"
+    waits = begin("sh", "-c", script, options=["--id", "waits"])
+    assert waits.stdout.readline() == b"1\n"
+    goes = client.wait_started(client.start(WORKSPACE, ["sleep", "50"], exec_id="goes", linger_ms=60000))
+    client.leave(goes)
+    with pytest.raises(CallError):
+        client.wait_verdict(goes)
+    service.stop()
+    time.sleep(8)
+    after = service.restart()
+    out, error = waits.communicate(timeout=60)
+    assert (waits.returncode, out) == (6, b"".join(b"%d\n" % (i + 2) for i in range(13))), error
+    assert error.count(b"the connection was lost") == 1 and b"waiting for it, 60 s" in error
+    with ExecClient(after.socket) as again:
+        verdict = again.wait_verdict(again.attach(WORKSPACE, "goes"))
+        assert (verdict.verdict, verdict.text) == ("killed", "nobody is attached to it any more")
 
 
 def test_client_that_leaves_does_not_end_it(client):
