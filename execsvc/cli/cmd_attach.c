@@ -39,24 +39,26 @@ const char logs_usage[] =
     "  berth logs -f server\n";
 
 const char wait_usage[] =
-    "usage: berth wait [--json] [-w ID] EXEC…\n"
+    "usage: berth wait [--json] [--forget] [-w ID] EXEC…\n"
     "Waits until commands have ended, and exits with the status of the last one, as `berth exec`\n"
     "would have.\n"
     "\n"
     "      --json           prints the verdict of each as a JSON object, without output\n"
+    "      --forget         then has the service forget it and its output: its ID is free again\n"
     "  -w, --workspace ID   where they run; needed if several have the same ID\n"
     "\n"
     "Examples\n"
     "  A=$(berth exec --detach -- make a) B=$(berth exec --detach -- make b)\n"
     "  berth wait $A && berth wait $B\n";
 
-enum { OPTION_JSON = 256, OPTION_NEW };
+enum { OPTION_JSON = 256, OPTION_NEW, OPTION_FORGET };
 
 static const struct option options[] = {
     {"interactive", no_argument, NULL, 'i'},
     {"follow", no_argument, NULL, 'f'},
     {"new", no_argument, NULL, OPTION_NEW},
     {"json", no_argument, NULL, OPTION_JSON},
+    {"forget", no_argument, NULL, OPTION_FORGET},
     {"workspace", required_argument, NULL, 'w'},
     {"help", no_argument, NULL, 'h'},
     {0},
@@ -76,6 +78,8 @@ static int parse(struct cli *cli, int argc, char **argv, const char *known, stru
             o->only_new = true;
         else if (option == OPTION_JSON)
             o->json = true;
+        else if (option == OPTION_FORGET && !o->output)
+            o->forget = true;
         else if (option == 'w')
             o->workspace = optarg;
         else if (option == 'h')

@@ -184,10 +184,6 @@ static int check(const struct exec_options *o, bool shell, struct failure *ret_f
         return failure_set(ret_failure, -EINVAL, "--id: 1 to %d bytes", EXEC_ID_MAX);
     if (o->workspace && strlen(o->workspace) == 0)
         return failure_set(ret_failure, -EINVAL, "-w: an empty thread ID");
-    if (o->detach && o->input)
-        return failure_set(ret_failure, -EINVAL,
-                           "--detach and -i exclude each other: nobody is "
-                           "there to give input. See `berth attach -i`");
     if (o->terminal && o->json)
         return failure_set(ret_failure, -EINVAL, "-t and --json exclude each other");
     return 0;

@@ -35,6 +35,7 @@ struct exec_options {
     bool attaches;              /* to the command `id`, instead of starting one */
     bool output;                /* is shown */
     bool follow;                /* to its end */
+    bool forget;                /* it need not be kept when its verdict has come */
     bool forwards;              /* signals, and it waits for this reader */
     bool ends_at_term;          /* soon, though it may ignore TERM, as shells in terminals do */
     const char *const *command; /* of a shell: the workspace or path, if there is a word */

@@ -156,7 +156,7 @@ static json_t *text_of(struct bytes text)
     return json_stringn((const char *)escaped.data, escaped.len);
 }
 
-json_t *exec_result_json(const struct wire_exec_exit *v, const struct exec_capture *out,
+json_t *exec_result_json(const struct wire_exec_exit *v, int status, const struct exec_capture *out,
                          const struct exec_capture *err)
 {
     bool not_started = v->verdict == WIRE_VERDICT_NOT_STARTED;
@@ -166,7 +166,7 @@ json_t *exec_result_json(const struct wire_exec_exit *v, const struct exec_captu
     const char *verdict = wire_verdict_name(v->verdict);
     int failed =
         set(o, "verdict", "", json_string(verdict ? verdict : "unknown")) ||
-        set(o, "exit_status", "", json_integer(exec_result_status(v))) ||
+        set(o, "exit_status", "", json_integer(status)) ||
         set(o, "code", "", integer_if(v->verdict == WIRE_VERDICT_EXITED, v->code)) ||
         set(o, "signal", "", integer_if(v->signal != 0, v->signal)) ||
         set(o, "core", "", json_boolean(v->core != 0)) ||

@@ -38,6 +38,6 @@ int exec_capture_append(struct exec_capture *c, struct bytes data);
  *  "removed", "left", "means", "duration_ms", "timeout_ms", "fs_seq", "coherence", "stdout",
  *  "stdout_encoding", "stdout_bytes", "stdout_truncated", "stdout_dropped", and the same for
  * stderr}. Fields that do not apply are null. An encoding is "utf-8" or, for bytes that are none,
- * "base64". NULL: no memory. */
-json_t *exec_result_json(const struct wire_exec_exit *v, const struct exec_capture *out,
+ * "base64". status: of the program that prints it. NULL: no memory. */
+json_t *exec_result_json(const struct wire_exec_exit *v, int status, const struct exec_capture *out,
                          const struct exec_capture *err);

@@ -181,6 +181,17 @@ static void on_broken(void *context, int error)
     send_signal(run, SIGTERM);
 }
 
+/* What is before the hole and what is behind it do not belong together. */
+static void tell_hole(const struct exec_run *run, uint32_t stream, uint64_t bytes)
+{
+    char text[96];
+    if (run->options->json)
+        return; /* the object says it */
+    (void)snprintf(text, sizeof text, "%" PRIu64 " bytes of standard %s were not kept here", bytes,
+                   stream == 1 ? "output" : "error");
+    run_error(run, run->cli->command->name, text);
+}
+
 static void on_output(struct exec_run *run, const struct wire_exec_output *item)
 {
     struct exec_stream *stream =
@@ -195,6 +206,8 @@ static void on_output(struct exec_run *run, const struct wire_exec_output *item)
         stop_soon(run);
     size_t len = item->data.len;
     /* The end of it says whether that is what the service did not keep. */
+    if (!stream->anywhere && item->offset > stream->received)
+        tell_hole(run, stream->number, item->offset - stream->received);
     stream->anywhere = false;
     stream->missing += item->offset - stream->received;
     stream->received = item->offset + len;
@@ -266,9 +279,10 @@ static void on_item(void *context, uint64_t tag, const struct wire_message *item
         on_output(run, &item->exec_output);
 }
 
-static int print_json(struct exec_run *run, const struct wire_exec_exit *verdict)
+static int print_json(struct exec_run *run, const struct wire_exec_exit *verdict, int status)
 {
-    json_t *object = exec_result_json(verdict, &run->streams[0].capture, &run->streams[1].capture);
+    json_t *object =
+        exec_result_json(verdict, status, &run->streams[0].capture, &run->streams[1].capture);
     if (object && (json_object_set_new(object, "id", json_string(run->id)) < 0 ||
                    json_object_set_new(object, "connection",
                                        json_pack("{s:s,s:f}", "way", run->way, "setup_ms",
@@ -297,7 +311,8 @@ static void forget(struct exec_run *run)
         .exec_forget = {.workspace_flags = run->place->by_name ? WIRE_WORKSPACE_BY_NAME : 0,
                         .workspace = bytes_of_string(run->place->workspace),
                         .id = bytes_of_string(run->id)}};
-    if (run->client && !run->loss[0] && !run->options->id && !run->options->keep)
+    bool ours = !run->options->id && !run->options->keep && !run->options->detach;
+    if (run->client && (run->options->forget || (ours && !run->loss[0])))
         (void)client_send(run->client, 0, &message);
 }
 
@@ -307,18 +322,37 @@ static int print_id(struct exec_run *run)
     return r < 0 ? r : local_output_append(run->streams[0].output, bytes_of_string("\n"));
 }
 
-static void on_verdict(struct exec_run *run, const struct wire_exec_exit *verdict)
+/* Counts come with the verdict: bytes that never came are not a success. */
+static bool lacks_output(const struct exec_run *run, const struct wire_exec_exit *verdict)
+{
+    return run->options->output && !run->options->detach &&
+           verdict->verdict != WIRE_VERDICT_RUNNING &&
+           !(is_complete(&run->streams[0], verdict->stdout_bytes, verdict->stdout_dropped) &&
+             is_complete(&run->streams[1], verdict->stderr_bytes, verdict->stderr_dropped));
+}
+
+/* It is left to itself, as was asked for; or was, by who asked for the same before. */
+static bool is_left(const struct exec_run *run, const struct wire_exec_exit *verdict)
+{
+    return run->options->detach && verdict->verdict != WIRE_VERDICT_NOT_STARTED &&
+           verdict->verdict != WIRE_VERDICT_UNKNOWN;
+}
+
+static void print_verdict(struct exec_run *run, const struct wire_exec_exit *verdict, int status)
 {
     bool running = verdict->verdict == WIRE_VERDICT_RUNNING;
-    int status = running ? 0 : exec_result_status(verdict);
-    if (running && run->options->detach && !run->options->json) {
-        run->failed = print_id(run) < 0;
-    } else if (run->options->json) {
-        int r = print_json(run, verdict);
+    if (is_left(run, verdict) && !running)
+        (void)fprintf(stderr,
+                      "berth: %s has ended, with status %d, and is kept; nothing was started\n",
+                      run->id, exec_result_status(verdict));
+    if (run->options->json) {
+        int r = print_json(run, verdict, status);
         if (r < 0) {
             run->failed = true;
             run_error(run, "--json", strerror(-r));
         }
+    } else if (is_left(run, verdict)) {
+        run->failed = print_id(run) < 0;
     } else if (!running) {
         _cleanup_buffer_ struct buffer text = {0};
         bool absent = verdict->verdict == WIRE_VERDICT_NOT_STARTED &&
@@ -329,15 +363,20 @@ static void on_verdict(struct exec_run *run, const struct wire_exec_exit *verdic
         if (r == 0)
             run_message(run, buffer_view(&text));
     }
-    /* Counts come with the verdict: bytes that never came are not a success. */
-    if (run->options->output && !running &&
-        !(is_complete(&run->streams[0], verdict->stdout_bytes, verdict->stdout_dropped) &&
-          is_complete(&run->streams[1], verdict->stderr_bytes, verdict->stderr_dropped))) {
+}
+
+static void on_verdict(struct exec_run *run, const struct wire_exec_exit *verdict)
+{
+    bool running = verdict->verdict == WIRE_VERDICT_RUNNING;
+    bool lacks = lacks_output(run, verdict);
+    int status = lacks                              ? EXEC_STATUS_UNKNOWN
+                 : running || is_left(run, verdict) ? 0
+                                                    : exec_result_status(verdict);
+    print_verdict(run, verdict, status);
+    if (lacks)
         run_error(run, "outcome unknown", "output is missing");
-        status = EXEC_STATUS_UNKNOWN;
-    } else if (!running) {
+    else if (!running)
         forget(run);
-    }
     run_finish(run, status);
 }
 
@@ -726,7 +765,7 @@ int exec_run(struct cli *cli, struct client *client, const struct exec_options *
                            .event_fd = -1,
                            .terminal.fd = -1};
     cli->under_way = true;
-    if (options->terminal && options->input && isatty(STDIN_FILENO))
+    if (options->terminal && options->input && !options->detach && isatty(STDIN_FILENO))
         run.terminal.fd = STDIN_FILENO;
     int r = run.base ? run_begin(&run, client) : -ENOMEM;
     if (r < 0)

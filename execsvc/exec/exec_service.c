@@ -319,9 +319,10 @@ static void on_writable(void *context)
 
 static void on_gone(void *context)
 {
-    static const struct wire_message leave = {.type = WIRE_CANCEL,
-                                              .cancel.flags = WIRE_CANCEL_LEAVE | KEEPER_LOST};
     struct relay *r = context;
+    const struct wire_message leave = {
+        .type = WIRE_CANCEL,
+        .cancel.flags = WIRE_CANCEL_LEAVE | (call_is_abandoned(r->call) ? 0 : KEEPER_LOST)};
     r->call = NULL;
     if (r->tag == 0 || r->reply)
         relay_free(r); /* nobody has it, or nobody wants it */

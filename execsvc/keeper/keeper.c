@@ -223,6 +223,23 @@ static int check_new(const struct keeper *k, const struct wire_exec *exec, struc
     return r;
 }
 
+/* Whoever asks again for what he has asked for is given its verdict, and nobody another command's.
+ */
+static void refuse_other(struct command_verdict *refusal, const struct kept *c)
+{
+    const struct wire_exec_command *i = &c->record.command;
+    char words[512];
+    size_t len = i->argv.len < sizeof words ? i->argv.len : sizeof words;
+    for (size_t n = 0; n < len; n++)
+        words[n] = i->argv.data[n] ? (char)i->argv.data[n] : ' ';
+    while (len > 0 && words[len - 1] == ' ')
+        len--;
+    command_verdict_not_started(
+        refusal, WIRE_STAGE_REQUEST, -EEXIST,
+        "the ID %.*s is that of another command, or of other variables or another directory: %.*s",
+        (int)i->id.len, (const char *)i->id.data, (int)len, words);
+}
+
 static void on_exec(struct keeper *k, struct peer *p, uint64_t tag, const struct wire_exec *exec)
 {
     static const uint64_t from[2] = {0, 0};
@@ -241,6 +258,11 @@ static void on_exec(struct keeper *k, struct peer *p, uint64_t tag, const struct
     }
     if (id.len > 0)
         c = find(k, exec->workspace, exec->workspace_flags, id);
+    if (c && c->record.words != request_words(exec)) {
+        refuse_other(&refusal, c);
+        reply_refusal(p, tag, exec, &refusal);
+        return;
+    }
     if (c) {
         attach(p, tag, c, flags, from, false);
         return;

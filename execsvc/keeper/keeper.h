@@ -26,8 +26,8 @@
  * is known its EXEC_EXIT has coherence UNKNOWN, and otherwise SEEN. */
 #define KEEPER_UNSYNCED (UINT32_C(1) << 31)
 
-/* CANCEL's flag on a link, with LEAVE: the client's connection is lost, and it may come back. Without
- * it, it is gone for good. */
+/* CANCEL's flag on a link, with LEAVE: the client's connection is lost, and it may come back.
+ * Without it, it is gone for good. */
 #define KEEPER_LOST (UINT32_C(1) << 31)
 
 /* Commands at a time: stops one client from using up the machine's processes and our

@@ -539,6 +539,7 @@ static int kept_prepare(struct kept *c, const struct wire_exec *exec, struct byt
     struct wire_exec_command *info = &c->record.command;
     uint64_t keep = exec->max_output ? exec->max_output : SPOOL_KEEP_DEFAULT;
     c->record.slot = exec->workspace_flags;
+    c->record.words = request_words(exec);
     *info = (struct wire_exec_command){.serial = k->last_serial + 1,
                                        .flags = exec->flags,
                                        .started_at = wall_clock(),

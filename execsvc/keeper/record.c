@@ -10,9 +10,9 @@
 #include "names/thread_id.h"
 
 /* Format and version. */
-#define RECORD_MAGIC "berthx3\n"
+#define RECORD_MAGIC "berthx4\n"
 #define RECORD_MAGIC_SIZE 8
-#define RECORD_FIXED (RECORD_MAGIC_SIZE + 8 * 8)
+#define RECORD_FIXED (RECORD_MAGIC_SIZE + 9 * 8)
 #define RECORD_HASH_SIZE 8
 
 /* No record is larger, and no file has more of them: stops a damaged or planted file from taking
@@ -95,7 +95,7 @@ static int record_encode(const struct record *r, struct buffer *b)
         return e;
     int failed = buffer_append(b, RECORD_MAGIC, RECORD_MAGIC_SIZE) ||
                  buffer_append_u64(b, RECORD_FIXED + encoded.len + RECORD_HASH_SIZE) ||
-                 buffer_append_u64(b, r->slot);
+                 buffer_append_u64(b, r->slot) || buffer_append_u64(b, r->words);
     for (size_t i = 0; i < ARRAY_SIZE(r->spools); i++)
         failed = failed || buffer_append_u64(b, r->spools[i].keep) ||
                  buffer_append_u64(b, r->spools[i].end) ||
@@ -157,7 +157,8 @@ static int record_decode(struct bytes content, struct record *ret)
 {
     const uint8_t *p = content.data + RECORD_MAGIC_SIZE + 8;
     ret->slot = (uint32_t)get_u64(p);
-    p += 8;
+    ret->words = get_u64(p + 8);
+    p += 16;
     for (size_t i = 0; i < ARRAY_SIZE(ret->spools); i++, p += 24)
         ret->spools[i] = (struct spool_geometry){
             .keep = get_u64(p), .end = get_u64(p + 8), .stored = get_u64(p + 16)};

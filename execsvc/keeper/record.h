@@ -19,7 +19,8 @@
 #define RECORD_STDERR "stderr"
 
 struct record {
-    uint32_t slot; /* of its workspace, which tells it from others of that thread ID; 0: unknown */
+    uint32_t slot;  /* of its workspace, which tells it from others of that thread ID; 0: unknown */
+    uint64_t words; /* request_words of its EXEC */
     struct spool_geometry spools[2];
     struct wire_exec_command command; /* its views are borrowed */
     uint64_t end; /* of the file: of the last record in it; 0: there is none, or nothing is right */

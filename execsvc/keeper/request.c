@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "exec/environment.h"
 #include "keeper/keeper.h"
 #include "names/thread_id.h"
@@ -18,6 +19,19 @@
 
 /* A user database entry without a usable home. */
 #define HOME_FALLBACK "/"
+
+static uint64_t hash_part(uint64_t hash, const void *data, size_t len)
+{
+    const uint64_t size = len;
+    return hash_bytes(hash_bytes(hash, &size, sizeof size), data, len);
+}
+
+uint64_t request_words(const struct wire_exec *exec)
+{
+    uint64_t hash = hash_part(HASH_START, exec->argv.data, exec->argv.len);
+    hash = hash_part(hash, exec->env.data, exec->env.len);
+    return hash_end(hash_part(hash, exec->cwd.data, exec->cwd.len));
+}
 
 int request_user_read(struct request_user *ret)
 {

@@ -21,6 +21,10 @@ struct request_place {
     uint16_t proxy_port;
 };
 
+/* A hash of what is run, where and with which variables: of the same request it is the same, in
+ * every keeper. */
+uint64_t request_words(const struct wire_exec *exec);
+
 struct request {
     struct strings argv;
     struct strings environment;

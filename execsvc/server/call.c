@@ -2,10 +2,17 @@
 
 #include "base/cleanup.h"
 #include "server/account.h"
+#include "server/connection_private.h"
+#include "server/server.h"
 
 bool call_connected(const struct call *c)
 {
     return connection_alive(c->connection);
+}
+
+bool call_is_abandoned(const struct call *c)
+{
+    return c->connection->peer.local && !c->connection->server->stopping;
 }
 
 bool call_shows(const struct call *c, struct bytes thread_id)

@@ -37,6 +37,10 @@ bool call_shows(const struct call *c, struct bytes thread_id);
 /* Its client has a connection now. */
 bool call_connected(const struct call *c);
 
+/* Its client, whose connection has ended, will not come back: it was a program of this machine, and
+ * it was not we who ended it. */
+bool call_is_abandoned(const struct call *c);
+
 /* Ends the call; it must not be used afterwards. error: negative errno. */
 void call_reply(struct call *c, const struct wire_message *message);
 void call_reply_error(struct call *c, int error, const char *text);

@@ -94,37 +94,40 @@ def run_and_wait(client, argv, exec_id, flags):
 
 @pytest.mark.parametrize("flags", [DURABLE, DETACH, KEEP], ids=["durable", "detached", "kept"])
 def test_what_was_told_is_still_true(crashed, disk, flags):
+    argv = ["sh", "-c", "seq 100000; echo e >&2; exit 7"]
+
     def prepare(client):
-        told = run_and_wait(client, ["sh", "-c", "seq 100000; echo e >&2; exit 7"], "ended", flags)
+        told = run_and_wait(client, argv, "ended", flags)
         assert (told.verdict, told.code) == ("exited", 7)
         client.wait_started(client.start(WORKSPACE, ["sleep", "600"], flags=flags, exec_id="runs"))
         # What nobody has asked to be forced to the disk is gone indeed.
         assert run_and_wait(client, ["true"], "lost", 0).verdict == "exited"
 
     with ExecClient(crashed(prepare).socket) as client:
-        call = client.start(WORKSPACE, ["touch", "again"], exec_id="ended")
+        call = client.start(WORKSPACE, argv, exec_id="ended")
         verdict = client.wait(call)
         assert (verdict.verdict, verdict.code, call.attached) == ("exited", 7, True)
         assert bytes(call.output[1]) == b"".join(b"%d\n" % i for i in range(1, 100001))
         assert bytes(call.output[2]) == b"e\n"
-        call = client.start(WORKSPACE, ["touch", "again"], exec_id="runs")
+        call = client.start(WORKSPACE, ["sleep", "600"], exec_id="runs")
         verdict = client.wait_verdict(call)
         assert (verdict.verdict, call.attached) == ("unknown", True) and "ended while it ran" in verdict.text
         with pytest.raises(CallError) as gone:
             client.wait_verdict(client.attach(WORKSPACE, "lost"))
         assert gone.value.errno == 2
-    assert not (disk.point / "root/workspaces" / WORKSPACE / "tree/again").exists()
 
 
 def test_nothing_runs_twice_by_the_command_line(crashed, disk, run_berth):
     """An ID that was chosen is durable, whether it is attached to or not."""
+    command = ["exec", "-w", WORKSPACE, "--id", "mine", "--", "sh", "-c", "echo x >> again; exit 3"]
+
     def prepare(_):
-        assert run_berth("exec", "-w", WORKSPACE, "--id", "mine", "--", "sh", "-c", "exit 3").returncode == 3
+        assert run_berth(*command).returncode == 3
 
     crashed(prepare)
-    again = run_berth("exec", "-w", WORKSPACE, "--id", "mine", "--", "touch", "again")
-    assert again.returncode == 3
-    assert not (disk.point / "root/workspaces" / WORKSPACE / "tree/again").exists()
+    assert run_berth(*command).returncode == 3
+    again = disk.point / "root/workspaces" / WORKSPACE / "tree/again"
+    assert not again.exists() or again.read_text() in ("", "x\n")  # the crash may have taken it
 
 
 # --- a slow disk ---------------------------------------------------------------------------
@@ -151,14 +154,15 @@ def disk_that_hangs(keeper):
 
 
 def test_what_waits_for_the_disk_holds_up_nobody_else(client, service, tree):
+    argv = ["sh", "-c", "echo x >> ran; exit 4"]
     client.run(WORKSPACE, ["true"], flags=DURABLE, exec_id="first")
     with ExecClient(service.socket) as other:
         with disk_that_hangs(service.keeper()):
             cat = client.start(WORKSPACE, ["cat"], flags=DURABLE | STDIN, exec_id="cat")
             client.input(cat, 0, "some ")
             client.input(cat, 5, "input", end=True)
-            call = client.start(WORKSPACE, ["sh", "-c", "touch ran; exit 4"], flags=DURABLE, exec_id="id")
-            same = other.start(WORKSPACE, ["touch", "twice"], flags=DURABLE, exec_id="id")
+            call = client.start(WORKSPACE, argv, flags=DURABLE, exec_id="id")
+            same = other.start(WORKSPACE, argv, flags=DURABLE, exec_id="id")
             unwanted = client.start(WORKSPACE, ["touch", "unwanted"], flags=DURABLE, exec_id="unwanted")
             killed = other.connection.request("EXEC_KILL", workspace=WORKSPACE.encode(), id=b"unwanted", signal=0,
                                               grace_ms=0, workspace_flags=0, by=b"me")
@@ -177,7 +181,7 @@ def test_what_waits_for_the_disk_holds_up_nobody_else(client, service, tree):
     assert client.wait(cat).code == 0 and bytes(cat.output[1]) == b"some input"
     verdict = client.wait(unwanted)
     assert (verdict.verdict, verdict.stage, verdict.text) == ("not_started", "request", "killed before it started, by me")
-    assert [path.name for path in tree.iterdir()] == ["ran"]
+    assert [path.name for path in tree.iterdir()] == ["ran"] and (tree / "ran").read_text() == "x\n"
 
 
 def test_verdict_on_its_way_to_the_disk_is_not_told(client, service, tree):

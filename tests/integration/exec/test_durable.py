@@ -2,6 +2,8 @@
 lose nothing, and what is said of their end is true."""
 
 import contextlib
+import errno
+import json
 import os
 import random
 import signal
@@ -155,9 +157,67 @@ def test_id_that_has_run_is_not_run_again_after_everything_was_restarted(service
     client.wait(client.start(WORKSPACE, ["sh", "-c", "echo x >> runs; cat runs; exit 6"], exec_id="once"))
     service.keeper().kill()
     with ExecClient(restarted(service).socket) as again:
-        call = again.start(WORKSPACE, ["sh", "-c", "echo x >> runs"], exec_id="once")
+        call = again.start(WORKSPACE, ["sh", "-c", "echo x >> runs; cat runs; exit 6"], exec_id="once")
         assert (again.wait(call).code, call.attached, bytes(call.output[1])) == (6, True, b"x\n")
+        other = again.wait(again.start(WORKSPACE, ["sh", "-c", "echo x >> runs"], exec_id="once"))
+        assert (other.verdict, other.stage, other.error) == ("not_started", "request", errno.EEXIST)
     assert (tree / "runs").read_text() == "x\n"
+
+
+@pytest.mark.parametrize("change", [{"argv": ["touch", "a", "b"]}, {"argv": ["touch", "a b"]}, {"env": ["A=1"]},
+                                    {"cwd": "sub"}])
+def test_id_of_another_command(client, tree, change):
+    (tree / "sub").mkdir()
+    first = {"argv": ["touch", "a"]}
+    client.wait(client.start(WORKSPACE, exec_id="x", **first))
+    verdict = client.wait(client.start(WORKSPACE, exec_id="x", **{**first, **change}))
+    assert (verdict.verdict, verdict.error) == ("not_started", errno.EEXIST)
+    assert "the ID x is that of another command" in verdict.text and verdict.text.endswith(": touch a")
+    assert client.wait(client.start(WORKSPACE, exec_id="x", **first)).code == 0
+
+
+def test_id_that_is_asked_for_again_and_detached(execute, run_berth):
+    def again(*argv):
+        return execute(*argv, options=["--detach", "--id", "d"])
+
+    argv = ["sh", "-c", "echo out; exit 3"]
+    assert (again(*argv).returncode, again(*argv).stdout) == (0, "d\n")
+    assert run_berth("wait", "d").returncode == 3
+    result = again(*argv)
+    assert (result.returncode, result.stdout) == (0, "d\n")
+    assert result.stderr == "berth: d has ended, with status 3, and is kept; nothing was started\n"
+    result = again("echo", "b")
+    assert (result.returncode, result.stdout) == (125, "") and "the ID d is that of another command" in result.stderr
+    assert execute(*argv, options=["--id", "d"]).stdout == "out\n"
+    assert run_berth("wait", "--forget", "d").returncode == 3
+    wait_until(lambda: again("sh", "-c", "exit 0").returncode == 0, what="the ID to be free")
+    assert run_berth("wait", "d").returncode == 0
+
+
+def test_detached_command_with_input(execute, run_berth):
+    assert execute("cat", options=["--detach", "-i", "--id", "d"], input="no\n").stdout == "d\n"
+    result = run_berth("attach", "-i", "d", input="yes\n")
+    assert (result.returncode, result.stdout) == (0, "yes\n")
+
+
+def test_json_of_a_detached_command_has_its_status(execute, run_berth):
+    result = execute("sleep", "60", options=["--json", "--detach", "--id", "d"])
+    answer = json.loads(result.stdout)
+    assert (result.returncode, answer["verdict"], answer["exit_status"]) == (0, "running", 0)
+    run_berth("kill", "d", check=True)
+
+
+def test_hole_in_the_output_is_told(execute, run_berth):
+    script = "head -c 3000000 /dev/zero; echo end"
+    execute("sh", "-c", script, options=["--id", "h", "--max-output", "64k"])
+    result = run_berth("logs", "h", text=False)
+    assert result.returncode == 0
+    hole = 3000004 - len(result.stdout)
+    # What is kept beyond the bound, docs: 1 MiB.
+    assert len(result.stdout) == (64 << 10) + (1 << 20)
+    assert result.stderr == b"berth: logs: %d bytes of standard output were not kept here\n" % hole
+    answer = json.loads(run_berth("logs", "--json", "h").stdout)
+    assert answer["stdout_dropped"] == hole
 
 
 # --- the service ends ----------------------------------------------------------------------

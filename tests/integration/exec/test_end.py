@@ -206,4 +206,5 @@ def test_service_that_is_restarted_loses_nothing(begin, service, how):
         service.kill()
     service.restart()
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (7, b"done\n", b"")
+    assert (process.returncode, out) == (7, b"done\n"), err
+    assert err == b"" or err.count(b"\n") == 1 and b"the connection was lost" in err  # it may take over a second

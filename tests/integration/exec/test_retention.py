@@ -144,7 +144,8 @@ def test_what_was_not_synced_at_its_start_stays_so(client, service):
         with ExecClient(service.socket) as other:
             wait_until(lambda: other.run(WORKSPACE, ["true"]).verdict.coherence == 1, timeout=30,
                        what="the mount's end")
-            for call in other.attach(WORKSPACE, "early"), other.start(WORKSPACE, ["never"], exec_id="early"):
+            for call in (other.attach(WORKSPACE, "early"),
+                         other.start(WORKSPACE, ["sh", "-c", "exit 5"], exec_id="early")):
                 verdict = other.wait_verdict(call)
                 assert (verdict.verdict, verdict.code, verdict.coherence) == ("exited", 5, 0)
             assert [one.flags for one in other.list(exec_id="early")] == [DETACH]
