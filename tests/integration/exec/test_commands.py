@@ -66,8 +66,9 @@ def test_what_is_not_there(berth):
 
 
 def test_a_second_start_attaches(begin, detach, tree):
-    detach("sh", "-c", "echo x >> count; while ! test -e go; do sleep 0.05; done; echo done", options=["--id", "once"])
-    starts = [begin("never", options=["--id", "once"]) for _ in range(5)]
+    argv = ["sh", "-c", "echo x >> count; while ! test -e go; do sleep 0.05; done; echo done"]
+    detach(*argv, options=["--id", "once"])
+    starts = [begin(*argv, options=["--id", "once"]) for _ in range(5)]
     time.sleep(0.3)
     (tree / "go").touch()
     for process in starts:
