@@ -167,6 +167,9 @@ int holder_run(const struct client_settings *settings, const char *path, int per
         leave_terminal();
         (void)!write(ready_fd, "", 1);
     } else {
+        /* Connected, but nobody could find it: who wants a connection is better off without. */
+        if (h.client)
+            (void)!write(ready_fd, HOLDER_USELESS, 1);
         (void)!write(ready_fd, f.text, strlen(f.text));
     }
     (void)close(ready_fd);

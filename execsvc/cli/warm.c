@@ -9,6 +9,7 @@
 
 #include "base/buffer.h"
 #include "cli/cli.h"
+#include "cli/holder.h"
 #include "cli/programs.h"
 #include "control/identity.h"
 
@@ -135,8 +136,8 @@ static _Noreturn void become_holder(const char *program, const struct client_set
     _exit(CLI_FAILED);
 }
 
-/* 0: there is a holder. -ECONNABORTED: it says in *f why it could not connect. Others: nobody
- * tried. */
+/* 0: there is a holder. -ECONNABORTED: it says in *f why it could not connect; -ENOTUNIQ: why
+ * nothing but a connection could be made. Others: nobody tried. */
 static int start_holder(const struct cli *cli, const char *path, int persist_s, struct failure *f)
 {
     _cleanup_free_ char *program = NULL;
@@ -165,6 +166,8 @@ static int start_holder(const struct cli *cli, const char *path, int persist_s, 
     if (error < 0 || (len == 1 && text[0] == '\0'))
         return error;
     (void)waitpid(pid, NULL, 0);
+    if (text[0] == HOLDER_USELESS[0])
+        return failure_set(f, -ENOTUNIQ, "%s", text + 1);
     return failure_set(f, len ? -ECONNABORTED : -EIO, "%s", text);
 }
 
@@ -207,6 +210,8 @@ static int connect_held(struct cli *cli, const char *directory, const char *iden
     r = identity_socket(directory, identity, 0, &path);
     if (r == 0)
         r = start_holder(cli, path, persist_s, f);
+    if (r == -ENOTUNIQ)
+        cli_error(cli, "warning: connecting without holding the connection: %s", f->text);
     if (r == 0)
         r = connect_socket(path, ret);
     if (r == 0)

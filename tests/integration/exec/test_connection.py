@@ -179,6 +179,31 @@ def test_a_stopped_holder_holds_up_nobody(away):
         os.kill(holder, signal.SIGCONT)
 
 
+def stand_in_the_way(path, kind):
+    if kind == "file":
+        path.write_text("somebody's", encoding="ascii")
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("kind", ["file", "fifo", "directory", "symlink"])
+def test_what_is_in_the_way_of_a_holder_holds_up_nobody(away, kind):
+    away.run("true", check=True)
+    path, = [p for p in (away.harness.short / "run/berth/control").iterdir() if p.is_socket()]
+    os.kill(away.harness.holders()[0], signal.SIGKILL)
+    wait_until(lambda: not away.harness.holders(), what="the holder's end")
+    path.unlink()
+    stand_in_the_way(path, kind)
+    result = away.run("sh", "-c", "echo out; exit 5")
+    assert (result.returncode, result.stdout) == (5, "out\n")
+    assert "warning" in result.stderr and f"{path} is in the way" in result.stderr
+    assert not away.harness.holders() and path.is_symlink() == (kind == "symlink")
+
+
 def test_a_cut_of_the_network_is_survived(away):
     process = away.begin("sh", "-c", "echo one; read x < fifo; echo two; exit 9")
     os.mkfifo(stored(away.service, "fifo")) if not stored(away.service, "fifo").exists() else None
