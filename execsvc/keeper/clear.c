@@ -30,9 +30,10 @@ static bool belongs(const struct clearing *x, const struct kept *c)
             bytes_equal(c->record.command.workspace, bytes_of(x->workspace, x->workspace_len)));
 }
 
+/* Or has a verdict that nobody has been told yet. */
 static bool is_alive(struct kept *c)
 {
-    return c->state != KEPT_ENDED || !kept_look(c);
+    return c->state != KEPT_ENDED || kept_is_settling(c) || !kept_look(c);
 }
 
 static bool lives(const struct clearing *x, struct keeper *k)

@@ -197,3 +197,17 @@ def test_verdict_on_its_way_to_the_disk_is_not_told(client, service, tree):
             assert now.started and now.verdict is None and call.verdict is None
         assert other.wait_verdict(now).code == 6
     assert client.wait(call).code == 6
+
+
+def test_verdict_on_its_way_to_the_disk_is_told_though_the_workspace_is_removed(client, service, tree, harness):
+    call = client.wait_started(client.start(WORKSPACE, ["sh", "-c", "sleep 60"], flags=DURABLE, exec_id="id"))
+    with ExecClient(service.socket) as other:
+        with disk_that_hangs(service.keeper()):
+            removal = subprocess.Popen([harness.program("berth"), "rm", "-f", WORKSPACE], env=service.client_env(),
+                                       stdin=subprocess.DEVNULL)
+            wait_until(lambda: other.list(exec_id="id")[0].processes == 0, what="the command's end")
+            time.sleep(0.3)
+            assert removal.poll() is None and call.verdict is None
+        verdict = client.wait(call)
+    assert (verdict.verdict, verdict.text) == ("killed", "because its workspace is removed")
+    assert removal.wait(30) == 0
