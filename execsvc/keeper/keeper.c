@@ -1,6 +1,7 @@
 #include "keeper/keeper.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -15,6 +16,13 @@
 
 /* How often what has become too old is looked for, and what could not be written is tried again. */
 #define TICK_S 1
+
+/* How often a keeper that is to stop looks whether everybody has been told, and for how long those
+ * that do not read hold it up. */
+#define STOP_LOOK_MS 5
+#define STOP_PATIENCE_MS 3000
+
+#define STOPPED "the keeper of commands was stopped"
 
 /* How often those that have ended are looked at again, whose leader has left something behind. */
 #define LOOK_MS 200
@@ -211,7 +219,10 @@ static int check_new(const struct keeper *k, const struct wire_exec *exec, struc
 {
     int r = 0;
     const char *text = NULL;
-    if (k->running >= KEEPER_RUNNING_MAX) {
+    if (k->stop) {
+        r = -ESHUTDOWN;
+        text = "the keeper of commands is being stopped";
+    } else if (k->running >= KEEPER_RUNNING_MAX) {
         r = -EAGAIN;
         text = "too many commands are running";
     } else if (has_expired(k, exec->workspace, exec->workspace_flags, id)) {
@@ -704,12 +715,15 @@ int keeper_new(struct event_base *base, const struct keeper_options *options, st
     return 0;
 }
 
-static void keeper_stop(struct kept *c)
+/* One that has not ended by then, with what is known. */
+static void end_at_once(struct kept *c)
 {
     struct wire_exec_command *i = &c->record.command;
+    i->removed = (uint32_t)kept_processes(c);
     command_free(take_ptr(c->command));
     i->verdict = WIRE_VERDICT_KILLED;
-    (void)snprintf(c->text, sizeof c->text, "the keeper of commands was stopped");
+    i->signal = SIGKILL;
+    (void)snprintf(c->text, sizeof c->text, STOPPED);
     i->text = bytes_of_string(c->text);
     i->duration_ns = clock_monotonic_ns() - c->started_ns;
     for (size_t n = 0; n < ARRAY_SIZE(c->spools); n++)
@@ -721,6 +735,46 @@ static void keeper_stop(struct kept *c)
     kept_save(c);
 }
 
+static bool has_told_all(const struct keeper *k)
+{
+    const struct peer *p;
+    TAILQ_FOREACH(p, &k->peers, entry)
+    {
+        if (!TAILQ_EMPTY(&p->followers) || link_is_busy(p->link))
+            return false;
+    }
+    return k->running == 0;
+}
+
+static void on_stop(evutil_socket_t fd, short what, void *context)
+{
+    const struct timeval time = {.tv_usec = STOP_LOOK_MS * 1000};
+    struct keeper *k = context;
+    if (has_told_all(k) || clock_monotonic_ns() >= k->stop_latest_ns)
+        (void)event_base_loopbreak(k->base);
+    else
+        (void)event_add(k->stop, &time);
+}
+
+void keeper_stop(struct keeper *k)
+{
+    struct kept *c, *next;
+    if (!k->stop)
+        k->stop = evtimer_new(k->base, on_stop, k);
+    if (!k->stop) {
+        (void)event_base_loopbreak(k->base);
+        return;
+    }
+    k->stop_latest_ns = clock_monotonic_ns() + STOP_PATIENCE_MS * NSEC_PER_MSEC;
+    for (c = TAILQ_FIRST(&k->all); c; c = next) {
+        next = TAILQ_NEXT(c, entry);
+        struct killer *killer = c->state != KEPT_ENDED ? calloc(1, sizeof *killer) : NULL;
+        if (killer && kept_kill(c, STOPPED, 0, killer) < 0)
+            free(killer);
+    }
+    on_stop(-1, 0, k);
+}
+
 void keeper_free(struct keeper *k)
 {
     struct peer *p;
@@ -730,7 +784,7 @@ void keeper_free(struct keeper *k)
         peer_free(p);
     while ((c = TAILQ_FIRST(&k->all))) {
         if (c->state != KEPT_ENDED)
-            keeper_stop(c);
+            end_at_once(c);
         kept_free(c, false);
     }
     clear_free_all(k);
@@ -744,6 +798,8 @@ void keeper_free(struct keeper *k)
         event_free(k->soon);
     if (k->tick)
         event_free(k->tick);
+    if (k->stop)
+        event_free(k->stop);
     confinement_free(k->confinement);
     supervisor_free(k->proxies);
     close_fd(&k->workspaces);

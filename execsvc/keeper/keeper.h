@@ -61,6 +61,10 @@ struct keeper_options {
 int keeper_new(struct event_base *base, const struct keeper_options *options, struct keeper **ret,
                struct failure *ret_failure);
 
+/* Kills what runs, tells those who follow it, and then, or when that takes too long, ends the loop.
+ * Nothing is started any more. */
+void keeper_stop(struct keeper *k);
+
 /* Kills what runs; verdicts say so. */
 void keeper_free(struct keeper *k);
 

@@ -120,6 +120,11 @@ void link_flush(struct link *l)
         event_active(l->flush, EV_TIMEOUT, 0);
 }
 
+bool link_is_busy(struct link *l)
+{
+    return !l->dead && queued(l) > 0;
+}
+
 bool link_has_room(struct link *l)
 {
     bool room = queued(l) < LINK_QUEUE_MAX;

@@ -47,5 +47,8 @@ void link_flush(struct link *l);
 /* True when it was lost since the other end is of a build that speaks another protocol. */
 bool link_is_foreign(const struct link *l);
 
+/* Something waits to be written, which the other end still takes. */
+bool link_is_busy(struct link *l);
+
 /* False while enough waits: `writable` comes when there is room again. */
 bool link_has_room(struct link *l);

@@ -56,6 +56,8 @@ struct keeper {
     struct event *look; /* at those that are left */
     struct event *soon; /* at those that have just ended */
     struct kept_list fresh;
+    struct event *stop; /* NULL: it goes on */
+    uint64_t stop_latest_ns;
     bool untidy;         /* directories may be empty */
     struct event *clear; /* looks at what is to be cleared */
     TAILQ_HEAD(, clearing) clearings;

@@ -45,13 +45,18 @@ struct process {
     struct event *on_term;
     struct event *on_int;
     struct event *quit;
+    bool stopping; /* a second signal does not wait for anybody */
 };
 
 static void on_signal(evutil_socket_t number, short what, void *context)
 {
     struct process *p = context;
     log_info("stopping on signal %d", (int)number);
-    (void)event_base_loopbreak(p->base);
+    if (p->stopping || !p->keeper)
+        (void)event_base_loopbreak(p->base);
+    else
+        keeper_stop(p->keeper);
+    p->stopping = true;
 }
 
 static void on_quit(evutil_socket_t fd, short what, void *context)
