@@ -135,18 +135,19 @@ static int run(struct cli *cli, int argc, char **argv, const char *known, int mo
 
 int cmd_attach(struct cli *cli, int argc, char **argv)
 {
-    struct exec_options o = {.output = true, .follow = true, .forwards = true};
+    struct exec_options o = {
+        .output = true, .follow = true, .forwards = true, .reattach_s = EXEC_REATTACH_DEFAULT_S};
     return run(cli, argc, argv, ":iw:h", 1, &o);
 }
 
 int cmd_logs(struct cli *cli, int argc, char **argv)
 {
-    struct exec_options o = {.output = true};
+    struct exec_options o = {.output = true, .reattach_s = EXEC_REATTACH_DEFAULT_S};
     return run(cli, argc, argv, ":fw:h", 1, &o);
 }
 
 int cmd_wait(struct cli *cli, int argc, char **argv)
 {
-    struct exec_options o = {.follow = true};
+    struct exec_options o = {.follow = true, .reattach_s = EXEC_REATTACH_DEFAULT_S};
     return run(cli, argc, argv, ":w:h", 64, &o);
 }

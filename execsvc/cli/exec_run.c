@@ -14,6 +14,7 @@
 #include "cli/exec_result.h"
 #include "cli/exec_terminal.h"
 #include "cli/local_output.h"
+#include "cli/text.h"
 #include "client/connector.h"
 
 /* Credit is given back in portions of this size: far below the window, so that the service
@@ -283,7 +284,7 @@ static int print_json(struct exec_run *run, const struct wire_exec_exit *verdict
 {
     json_t *object =
         exec_result_json(verdict, status, &run->streams[0].capture, &run->streams[1].capture);
-    if (object && (json_object_set_new(object, "id", json_string(run->id)) < 0 ||
+    if (object && (json_object_set_new(object, "id", text_json(run->id)) < 0 ||
                    json_object_set_new(object, "connection",
                                        json_pack("{s:s,s:f}", "way", run->way, "setup_ms",
                                                  (double)run->setup_ns / NSEC_PER_MSEC)) < 0)) {
@@ -341,7 +342,7 @@ static bool is_left(const struct exec_run *run, const struct wire_exec_exit *ver
 static void print_verdict(struct exec_run *run, const struct wire_exec_exit *verdict, int status)
 {
     bool running = verdict->verdict == WIRE_VERDICT_RUNNING;
-    if (is_left(run, verdict) && !running)
+    if (is_left(run, verdict) && !running && !run->loss[0])
         (void)fprintf(stderr,
                       "berth: %s has ended, with status %d, and is kept; nothing was started\n",
                       run->id, exec_result_status(verdict));
@@ -423,6 +424,15 @@ static uint64_t resume_at(const struct exec_stream *stream)
     return stream->anywhere ? WIRE_ATTACH_NOW : stream->received;
 }
 
+/* Of one that is detached it is asked only whether it has started. */
+static uint32_t attach_flags(const struct exec_options *o)
+{
+    if (o->detach)
+        return 0;
+    return (o->output ? WIRE_ATTACH_OUTPUT : 0U) | (o->input ? WIRE_ATTACH_INPUT : 0U) |
+           (o->follow ? WIRE_ATTACH_FOLLOW : 0U) | (o->forwards ? WIRE_ATTACH_HOLD : 0U);
+}
+
 /* start: EXEC; else EXEC_ATTACH from where we are. */
 static void ask(struct exec_run *run, bool start)
 {
@@ -432,11 +442,8 @@ static void ask(struct exec_run *run, bool start)
     if (start)
         r = exec_request_start(o, run->place, run->id, &request);
     else
-        exec_request_attach(
-            run->place, run->id,
-            (o->output ? WIRE_ATTACH_OUTPUT : 0U) | (o->input ? WIRE_ATTACH_INPUT : 0U) |
-                (o->follow ? WIRE_ATTACH_FOLLOW : 0U) | (o->forwards ? WIRE_ATTACH_HOLD : 0U),
-            resume_at(&run->streams[0]), resume_at(&run->streams[1]), &request);
+        exec_request_attach(run->place, run->id, attach_flags(o), resume_at(&run->streams[0]),
+                            resume_at(&run->streams[1]), &request);
     const struct client_call call = {.reply = on_reply,
                                      .item = on_item,
                                      .writable = on_credit,
