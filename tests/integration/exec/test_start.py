@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lib.exec_client import WORKSPACE
+from lib.harness import wait_until
 
 pytestmark = pytest.mark.sandbox
 
@@ -155,13 +156,15 @@ def test_empty_argument_array_and_unknown_flags(client):
 
 
 def test_an_id_does_not_run_twice(client, tree):
-    first = client.wait_started(client.start(WORKSPACE, ["sleep", "60"], exec_id="one"))
-    second = client.wait_started(client.start(WORKSPACE, ["touch", "twice"], exec_id="one"))
+    argv = ["sh", "-c", "echo x >> runs; exec sleep 60"]
+    first = client.wait_started(client.start(WORKSPACE, argv, exec_id="one"))
+    second = client.wait_started(client.start(WORKSPACE, argv, exec_id="one"))
     assert (first.attached, second.attached, second.pid) == (False, True, first.pid)
     assert client.run(WORKSPACE, ["true"], exec_id="two").verdict.verdict == "exited"
+    wait_until(lambda: (tree / "runs").exists(), what="its first word")
     client.signal(second, signal.SIGKILL)
     assert client.wait(first).signal == client.wait(second).signal == signal.SIGKILL
-    assert not (tree / "twice").exists()
+    assert (tree / "runs").read_text() == "x\n"
 
 
 # --- what a command gets -------------------------------------------------------------------
