@@ -91,24 +91,38 @@ void place_attr(const struct place *place, struct wire_attr *ret)
 
 /* --- looking up ------------------------------------------------------------------ */
 
+/* The node of a name, referenced by the session too, and what it was when it was seen. */
 static int find(struct file_session *session, const struct view *view, struct node *dir, int dir_fd,
-                const char *name, const uint64_t *rename_count, struct wire_attr *ret_attr,
-                uint64_t *ret_node)
+                const char *name, const uint64_t *rename_count, struct statx *ret_stx,
+                struct node **ret)
 {
-    struct statx stx;
-    if (statx(dir_fd, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &stx) < 0)
+    if (statx(dir_fd, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, ret_stx) < 0)
         return -errno;
-    if (view_of(view, bytes_of_string(name), S_ISDIR(stx.stx_mode)) == VISIBILITY_HIDDEN)
+    if (view_of(view, bytes_of_string(name), S_ISDIR(ret_stx->stx_mode)) == VISIBILITY_HIDDEN)
         return -ENOENT;
     const struct sighting seen = {.dir = dir,
                                   .name = name,
                                   .at_fd = dir_fd,
                                   .at_name = name,
-                                  .stx = &stx,
+                                  .stx = ret_stx,
                                   .rename_count = rename_count,
                                   .seen_at = view->at};
+    return node_enter(session, dir->workspace, &seen, ret);
+}
+
+int entry_find(struct file_session *session, const struct view *view, struct node *dir, int dir_fd,
+               const char *name, struct wire_attr *ret_attr, uint64_t *ret_node)
+{
+    struct workspace *workspace = dir->workspace;
+    uint64_t rename_count = atomic_load(&workspace->rename_count);
+    struct statx stx;
     _cleanup_node_ struct node *node = NULL;
-    int r = node_enter(session, dir->workspace, &seen, &node);
+    int r = find(session, view, dir, dir_fd, name, &rename_count, &stx, &node);
+    if (r == -EAGAIN) {
+        (void)pthread_rwlock_rdlock(&workspace->renames);
+        r = find(session, view, dir, dir_fd, name, NULL, &stx, &node);
+        (void)pthread_rwlock_unlock(&workspace->renames);
+    }
     if (r < 0)
         return r;
     r = node_attr(node, &stx, ret_attr);
@@ -118,20 +132,6 @@ static int find(struct file_session *session, const struct view *view, struct no
     }
     *ret_node = node->number;
     return 0;
-}
-
-int entry_find(struct file_session *session, const struct view *view, struct node *dir, int dir_fd,
-               const char *name, struct wire_attr *ret_attr, uint64_t *ret_node)
-{
-    struct workspace *workspace = dir->workspace;
-    uint64_t rename_count = atomic_load(&workspace->rename_count);
-    int r = find(session, view, dir, dir_fd, name, &rename_count, ret_attr, ret_node);
-    if (r != -EAGAIN)
-        return r;
-    (void)pthread_rwlock_rdlock(&workspace->renames);
-    r = find(session, view, dir, dir_fd, name, NULL, ret_attr, ret_node);
-    (void)pthread_rwlock_unlock(&workspace->renames);
-    return r;
 }
 
 OPERATION(lookup)

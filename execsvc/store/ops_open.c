@@ -172,39 +172,51 @@ OPERATION(release)
 
 /* --- CREATE ---------------------------------------------------------------------- */
 
-/* Enters a file just made and open as fd (taken on success), for which a handle is reserved. */
-static int enter_created(struct file_session *session, const struct place *place, uint32_t wire,
-                         int *fd, struct wire_created *ret)
+/* Opens a file just made, which is `node` and open as fd (taken on success), for which a handle is
+ * reserved. */
+static int open_made(struct file_session *session, struct node *node, uint32_t wire,
+                     const struct statx *stx, int *fd, struct wire_created *ret)
 {
-    struct statx stx;
-    int r = grip_statx_fd(*fd, &stx);
+    ret->node = node->number;
+    if (wire & WIRE_OPEN_WRITE)
+        writers_check_made(node, *fd);
+    int r = node_attr(node, stx, &ret->attr);
+    if (r == 0)
+        r = handle_new(session, node, *fd, wire & WIRE_OPEN_WRITE, &ret->handle);
+    if (r == 0)
+        (void)take_fd(fd);
+    return r;
+}
+
+/* The node of a file just made and open as fd: referenced by the session too. */
+static int enter_made(struct file_session *session, const struct place *place, int fd,
+                      struct statx *ret_stx, struct node **ret)
+{
+    int r = grip_statx_fd(fd, ret_stx);
     if (r < 0)
         return r;
     const struct sighting seen = {.dir = place->dir,
                                   .name = place->name,
-                                  .at_fd = *fd,
+                                  .at_fd = fd,
                                   .at_name = "",
-                                  .stx = &stx,
+                                  .stx = ret_stx,
                                   .seen_at = place->view.at};
-    _cleanup_node_ struct node *node = NULL;
-    r = node_enter(session, place->dir->workspace, &seen, &node);
-    if (r < 0)
-        return r;
-    ret->node = node->number;
-    if (wire & WIRE_OPEN_WRITE)
-        writers_check_made(node, *fd);
-    r = node_attr(node, &stx, &ret->attr);
-    if (r == 0)
-        r = handle_new(session, node, *fd, wire & WIRE_OPEN_WRITE, &ret->handle);
-    if (r < 0) {
-        node_forget(session, node->number, 1);
-        return r;
-    }
-    (void)take_fd(fd);
-    return 0;
+    return node_enter(session, place->dir->workspace, &seen, ret);
 }
 
-/* Makes the file. -EEXIST: there is one. */
+/* Takes away what was made, of which nobody was told; not what is there instead. */
+static void unmake(const struct place *place, const struct statx *made)
+{
+    struct statx stx;
+    (void)pthread_rwlock_rdlock(&place->dir->workspace->renames);
+    if (statx(place->grip.fd, place->name, AT_SYMLINK_NOFOLLOW, STATX_INO, &stx) == 0 &&
+        stx.stx_ino == made->stx_ino && stx.stx_dev_major == made->stx_dev_major &&
+        stx.stx_dev_minor == made->stx_dev_minor)
+        (void)unlinkat(place->grip.fd, place->name, 0);
+    (void)pthread_rwlock_unlock(&place->dir->workspace->renames);
+}
+
+/* Makes the file and opens it. -EEXIST: there is one. */
 static int create_new(struct file_session *session, const struct place *place,
                       const struct wire_create *create, int flags, struct wire_created *ret)
 {
@@ -219,18 +231,28 @@ static int create_new(struct file_session *session, const struct place *place,
         handle_unreserve(session);
         return r;
     }
+    struct statx stx;
+    _cleanup_node_ struct node *node = NULL;
+    _cleanup_close_ int fd = -1;
     /* No rename may move the file before its place is noted. */
     (void)pthread_rwlock_rdlock(&place->dir->workspace->renames);
-    _cleanup_close_ int fd = open_at(session->store, place->grip.fd, place->name,
-                                     flags | O_CREAT | O_EXCL | O_NOFOLLOW, create->mode & 07777);
+    fd = open_at(session->store, place->grip.fd, place->name, flags | O_CREAT | O_EXCL | O_NOFOLLOW,
+                 create->mode & 07777);
     creator_leave(&creator);
     r = fd;
     if (fd >= 0) {
-        r = enter_created(session, place, create->flags, &fd, ret);
+        r = enter_made(session, place, fd, &stx, &node);
         if (r < 0) /* nobody was told of it */
             (void)unlinkat(place->grip.fd, place->name, 0);
     }
     (void)pthread_rwlock_unlock(&place->dir->workspace->renames);
+    if (r >= 0) {
+        r = open_made(session, node, create->flags, &stx, &fd, ret);
+        if (r < 0) {
+            unmake(place, &stx);
+            node_forget(session, node->number, 1);
+        }
+    }
     if (r < 0)
         handle_unreserve(session);
     return r;

@@ -108,7 +108,8 @@ struct workspace {
     struct wire_time created_at;
     /* Held for writing from before a rename until the nodes' names are right again; for
      * reading by a walk or look-up that repeats because one ran meanwhile, and while a file
-     * is made and entered. */
+     * is made and entered. Once a rename waits nobody else gets it: who holds it must neither
+     * take a grip nor ask for writers, which walk, or wait for who does. */
     pthread_rwlock_t renames;
     atomic_uint_fast64_t rename_count;     /* changes before a rename, and after it but before the
                                               new names are noted */
