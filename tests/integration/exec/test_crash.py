@@ -162,8 +162,10 @@ def test_what_waits_for_the_disk_holds_up_nobody_else(client, service, tree):
             client.input(cat, 0, "some ")
             client.input(cat, 5, "input", end=True)
             call = client.start(WORKSPACE, argv, flags=DURABLE, exec_id="id")
-            same = other.start(WORKSPACE, argv, flags=DURABLE, exec_id="id")
             unwanted = client.start(WORKSPACE, ["touch", "unwanted"], flags=DURABLE, exec_id="unwanted")
+            wait_until(lambda: [one.verdict for one in other.list()].count("running") == 3,
+                       what="them, by another connection")
+            same = other.start(WORKSPACE, argv, flags=DURABLE, exec_id="id")
             killed = other.connection.request("EXEC_KILL", workspace=WORKSPACE.encode(), id=b"unwanted", signal=0,
                                               grace_ms=0, workspace_flags=0, by=b"me")
             other.calls[killed] = kill = Call(killed)
