@@ -21,8 +21,8 @@ static void check_host(const struct allow_list *list, struct bytes text, bool na
     if (r < 0)
         return;
     char copy[ALLOW_NAME_MAX + 3];
-    const char *form = host.is_address && host.address.family == AF_INET6 ? "[%s]" : "%s";
-    (void)snprintf(copy, sizeof copy, form, host.name);
+    bool brackets = host.is_address && host.address.family == AF_INET6;
+    (void)snprintf(copy, sizeof copy, "%s%s%s", brackets ? "[" : "", host.name, brackets ? "]" : "");
     check(allow_host_parse(bytes_of_string(copy), &again, &why) == 0);
     check(again.is_address == host.is_address && strcmp(again.name, host.name) == 0);
     bool admitted = allow_list_admits(list, &host, 443, NULL);
@@ -36,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t len)
 {
-    struct allow_list *list, *second;
+    struct allow_list *list = NULL, *second = NULL;
     struct failure failure;
     if (len < 1)
         return 0;
