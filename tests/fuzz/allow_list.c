@@ -22,7 +22,8 @@ static void check_host(const struct allow_list *list, struct bytes text, bool na
         return;
     char copy[ALLOW_NAME_MAX + 3];
     bool brackets = host.is_address && host.address.family == AF_INET6;
-    (void)snprintf(copy, sizeof copy, "%s%s%s", brackets ? "[" : "", host.name, brackets ? "]" : "");
+    (void)snprintf(copy, sizeof copy, "%s%s%s", brackets ? "[" : "", host.name,
+                   brackets ? "]" : "");
     check(allow_host_parse(bytes_of_string(copy), &again, &why) == 0);
     check(again.is_address == host.is_address && strcmp(again.name, host.name) == 0);
     bool admitted = allow_list_admits(list, &host, 443, NULL);
