@@ -72,7 +72,6 @@ static int open_log(const struct supervisor *s, const char *name, int flags)
 static _Noreturn void become_process(const struct spawn_limits *limits, int control, int log_fd,
                                      int old_log, char **argv)
 {
-    sigset_t none;
     int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     control = fcntl(control, F_DUPFD_CLOEXEC, SCRATCH_FD);
     log_fd = fcntl(log_fd, F_DUPFD_CLOEXEC, SCRATCH_FD);
@@ -82,13 +81,7 @@ static _Noreturn void become_process(const struct spawn_limits *limits, int cont
         dup2(old_log, EGRESS_OLD_LOG_FD) < 0 || chdir("/") < 0 ||
         close_range(EGRESS_OLD_LOG_FD + 1, ~0U, 0) < 0)
         _exit(127);
-    (void)setrlimit(RLIMIT_NOFILE, &limits->nofile);
-    (void)setrlimit(RLIMIT_CORE, &limits->core);
-    (void)setpriority(PRIO_PROCESS, 0, limits->nice);
-    (void)sigemptyset(&none);
-    (void)sigprocmask(SIG_SETMASK, &none, NULL);
-    (void)execv("/proc/self/exe", argv);
-    _exit(127);
+    spawn_self(limits, argv);
 }
 
 static void on_ended(evutil_socket_t fd, short what, void *context);

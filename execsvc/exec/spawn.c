@@ -79,6 +79,18 @@ void spawn_limits_read(struct spawn_limits *ret)
     (void)getrlimit(RLIMIT_CORE, &ret->core);
 }
 
+_Noreturn void spawn_self(const struct spawn_limits *limits, char *const argv[])
+{
+    sigset_t none;
+    (void)setrlimit(RLIMIT_NOFILE, &limits->nofile);
+    (void)setrlimit(RLIMIT_CORE, &limits->core);
+    (void)setpriority(PRIO_PROCESS, 0, limits->nice);
+    (void)sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    (void)execv("/proc/self/exe", argv);
+    _exit(127);
+}
+
 void spawn_raise_priority(void)
 {
     if (getpriority(PRIO_PROCESS, 0) <= SERVICE_NICE ||

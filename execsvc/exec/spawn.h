@@ -21,6 +21,10 @@ struct spawn_limits {
 /* The limits in force now, to be read before the service raises its own. */
 void spawn_limits_read(struct spawn_limits *ret);
 
+/* For a child that is to be this program in another role: gives it back those limits, the priority
+ * and no blocked signal, and becomes it. Ends with status 127 otherwise. Async-signal-safe. */
+_Noreturn void spawn_self(const struct spawn_limits *limits, char *const argv[]);
+
 /* Lets the calling thread, and what it forks, run before commands that leave no processor idle, so
  * that timeouts and kills are on time; commands get their own priority back. Where that is not
  * permitted nothing happens. */

@@ -241,7 +241,6 @@ static int open_log(const char *root, int *ret)
 static _Noreturn void become_keeper(int stream, int log_fd, const struct spawn_limits *limits,
                                     char **argv)
 {
-    sigset_t none;
     int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     stream = fcntl(stream, F_DUPFD_CLOEXEC, SCRATCH_FD);
     log_fd = fcntl(log_fd, F_DUPFD_CLOEXEC, SCRATCH_FD);
@@ -249,13 +248,7 @@ static _Noreturn void become_keeper(int stream, int log_fd, const struct spawn_l
         dup2(log_fd, 2) < 0 || dup2(stream, KEEPER_FD) < 0 || chdir("/") < 0 ||
         close_range(KEEPER_FD + 1, ~0U, 0) < 0)
         _exit(127);
-    (void)setrlimit(RLIMIT_NOFILE, &limits->nofile);
-    (void)setrlimit(RLIMIT_CORE, &limits->core);
-    (void)setpriority(PRIO_PROCESS, 0, limits->nice);
-    (void)sigemptyset(&none);
-    (void)sigprocmask(SIG_SETMASK, &none, NULL);
-    (void)execv("/proc/self/exe", argv);
-    _exit(127);
+    spawn_self(limits, argv);
 }
 
 /* Double fork: the keeper is nobody's child, and no terminal's. */

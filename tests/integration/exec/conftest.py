@@ -30,16 +30,15 @@ def execute(run_berth, tree):
 
 
 @pytest.fixture
-def begin(harness, service, tree):
-    """Starts berth exec in the background; it is killed at the end of the test."""
+def berth(harness, service, tree):
+    """Starts a subcommand in the background; it is killed at the end of the test."""
     started = []
 
-    def start(*argv, options=(), **keywords):
+    def start(*argv, **keywords):
         process = subprocess.Popen(
-            [harness.program("berth"), "exec", "-w", WORKSPACE, *options, "--", *argv],
-            env=service.client_env(), cwd=harness.directory, start_new_session=True,
-            **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE,
-               "stderr": subprocess.PIPE, **keywords})
+            [harness.program("berth"), *argv], env=service.client_env(), cwd=harness.directory,
+            start_new_session=True, **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE,
+                                       "stderr": subprocess.PIPE, **keywords})
         started.append(process)
         return process
 
@@ -48,3 +47,9 @@ def begin(harness, service, tree):
         if process.poll() is None:
             process.kill()
         process.communicate(timeout=20)
+
+
+@pytest.fixture
+def begin(berth):
+    """Starts berth exec in the background."""
+    return lambda *argv, options=(), **keywords: berth("exec", "-w", WORKSPACE, *options, "--", *argv, **keywords)

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import time
 
 import pytest
@@ -11,24 +10,6 @@ import pytest
 from lib.harness import wait_until
 
 pytestmark = pytest.mark.sandbox
-
-
-@pytest.fixture
-def berth(harness, service, tree):
-    """Starts a subcommand in the background; it is killed at the end of the test."""
-    started = []
-
-    def start(*argv):
-        process = subprocess.Popen([harness.program("berth"), *argv], env=service.client_env(), cwd=harness.directory,
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate(timeout=20)
 
 
 def ends(process):

@@ -87,13 +87,14 @@ def test_signals_are_forwarded(begin, number, name):
     assert (process.returncode, out) == (5, f"got {name}\n".encode())
 
 
-def test_second_interrupt_kills(begin):
-    process = begin("sh", "-c", "trap '' INT; echo ready; while :; do sleep 0.05; done")
+@pytest.mark.parametrize("name", ["INT", "TERM"])
+def test_second_signal_kills(begin, name):
+    process = begin("sh", "-c", f"trap '' {name}; echo ready; while :; do sleep 0.05; done")
     assert process.stdout.readline() == b"ready\n"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.Signals[f"SIG{name}"])
     time.sleep(0.3)
     assert process.poll() is None
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.Signals[f"SIG{name}"])
     assert process.wait(20) == 137
 
 

@@ -4,7 +4,6 @@ import os
 import pty
 import signal
 import subprocess
-import time
 
 import pytest
 
@@ -47,16 +46,6 @@ def test_term_ends_a_shell_that_ignores_it(harness, service, tree):
         process.wait(20)
         os.close(master)
         os.close(slave)
-
-
-def test_second_term_kills(begin):
-    process = begin("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done")
-    assert process.stdout.readline() == b"ready\n"
-    process.send_signal(signal.SIGTERM)
-    time.sleep(0.3)
-    assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 137
 
 
 def test_a_word_beside_w_is_a_directory(shell, tree):
