@@ -30,7 +30,7 @@ def execute(run_berth, tree):
 
 
 @pytest.fixture
-def berth(harness, service, tree):
+def background(harness, service, tree):
     """Starts a subcommand in the background; it is killed at the end of the test."""
     started = []
 
@@ -50,6 +50,6 @@ def berth(harness, service, tree):
 
 
 @pytest.fixture
-def begin(berth):
+def begin(background):
     """Starts berth exec in the background."""
-    return lambda *argv, options=(), **keywords: berth("exec", "-w", WORKSPACE, *options, "--", *argv, **keywords)
+    return lambda *argv, options=(), **keywords: background("exec", "-w", WORKSPACE, *options, "--", *argv, **keywords)

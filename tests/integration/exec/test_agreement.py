@@ -49,10 +49,10 @@ def test_detached_command_is_left_when_it_starts_amid_a_loss(begin, execute, run
     assert run_berth("wait", "left").returncode == 3
 
 
-def test_keeper_that_is_stopped_tells_everybody_the_same(begin, berth, run_berth, service):
+def test_keeper_that_is_stopped_tells_everybody_the_same(begin, background, run_berth, service):
     process = begin("sh", "-c", "sleep 100 & echo out; wait", options=["--json", "--id", "stopped"])
     wait_until(lambda: "stopped" in run_berth("ps", "-q").stdout, what="the command")
-    follower = berth("logs", "-f", "stopped")
+    follower = background("logs", "-f", "stopped")
     assert follower.stdout.readline() == b"out\n"
     os.kill(service.keeper().pid, signal.SIGTERM)
     status, out, error = ends(process)
@@ -69,12 +69,12 @@ def test_keeper_that_is_stopped_tells_everybody_the_same(begin, berth, run_berth
     assert (listed["state"], listed["exit_status"]) == ("killed", 137)
 
 
-def test_followers_come_back_after_the_service(begin, berth, service, tree):
+def test_followers_come_back_after_the_service(begin, background, service, tree):
     os.mkfifo(tree / "go")
     begin("sh", "-c", "echo one; read x < go; echo two; exit 6", options=["--id", "c", "--on-disconnect", "continue"])
-    wait_until(lambda: b"c" in berth("ps", "-q").communicate(timeout=20)[0], what="the command")
-    shown = [berth(*argv) for argv in (["logs", "-f", "c"], ["attach", "c"])]
-    waits = berth("wait", "c")
+    wait_until(lambda: b"c" in background("ps", "-q").communicate(timeout=20)[0], what="the command")
+    shown = [background(*argv) for argv in (["logs", "-f", "c"], ["attach", "c"])]
+    waits = background("wait", "c")
     for process in shown:
         assert process.stdout.readline() == b"one\n", process.communicate()
     time.sleep(0.5)  # for the one that waits to be doing so
