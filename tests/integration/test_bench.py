@@ -11,6 +11,9 @@ from lib import mounts
 BENCH = parts.REPOSITORY / "tests" / "bench" / "run"
 
 
+# Speeds of a sanitised build say nothing.
+@pytest.mark.unsanitised
+@pytest.mark.sandbox
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_all_tables_are_filled(harness, build_dir, fuse_works):
