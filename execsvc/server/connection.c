@@ -4,7 +4,6 @@
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/bufferevent_ssl.h>
-#include <netinet/tcp.h>
 #include <openssl/err.h>
 #include <sys/socket.h>
 
@@ -19,9 +18,6 @@
 
 /* One header's worth is read before a client has authenticated. */
 #define HTTP_READ_MAX 4096
-
-/* Output that is more than a few records. */
-#define CORKED_MIN 0x10000
 
 #define STATE_COUNT (CONNECTION_ENDED + 1)
 
@@ -50,12 +46,12 @@ void connection_set_state(struct connection *c, enum connection_state to)
     c->state = to;
 }
 
-static bool speaks_frames(const struct connection *c)
+bool connection_speaks_frames(const struct connection *c)
 {
     return c->state == CONNECTION_HELLO || c->state == CONNECTION_READY;
 }
 
-static void set_timer(struct connection *c, unsigned seconds)
+void connection_set_timer(struct connection *c, unsigned seconds)
 {
     struct timeval t = {.tv_sec = seconds};
     (void)event_add(c->timer, &t);
@@ -141,166 +137,6 @@ void connection_free(struct connection *c)
     grant_unref(c->grant);
     c->server->connections_alive--;
     free(c);
-}
-
-/* --- flow ------------------------------------------------------------------------ */
-
-size_t connection_queued(const struct connection *c)
-{
-    size_t n = c->bev ? evbuffer_get_length(bufferevent_get_output(c->bev)) : 0;
-    return c->session ? n + session_output(c->session).len : n;
-}
-
-static bool over_limit(const struct connection *c, size_t limit)
-{
-    return c->cost + connection_queued(c) >= limit;
-}
-
-/* Stops and resumes reading; resuming takes up first what has already been received. */
-static void update_flow(struct connection *c)
-{
-    if (!speaks_frames(c))
-        return;
-    if (!c->paused && over_limit(c, FLOW_LIMIT)) {
-        c->paused = true;
-        (void)bufferevent_disable(c->bev, EV_READ);
-    } else if (c->paused && !over_limit(c, FLOW_LIMIT / 2)) {
-        c->paused = false;
-        (void)bufferevent_enable(c->bev, EV_READ);
-        bufferevent_trigger(c->bev, EV_READ, BEV_TRIG_IGNORE_WATERMARKS | BEV_TRIG_DEFER_CALLBACKS);
-    }
-}
-
-void connection_charge(struct connection *c, size_t cost)
-{
-    c->cost += cost;
-}
-
-void connection_discharge(struct connection *c, size_t cost)
-{
-    c->cost -= cost;
-    update_flow(c);
-}
-
-/* Past the bufferevent while it has nothing queued: it would wait for the socket to become
- * writable first, which costs three system calls and as much time as a small request. */
-static size_t write_directly(struct connection *c, struct bytes out)
-{
-    if (c->ssl || evbuffer_get_length(bufferevent_get_output(c->bev)) > 0)
-        return 0;
-    ssize_t n = send(c->fd, out.data, out.len, MSG_DONTWAIT | MSG_NOSIGNAL);
-    return n < 0 ? 0 : (size_t)n; /* an error shows again in the bufferevent */
-}
-
-/* OpenSSL gives each record to the kernel by itself, and without delay each would be a segment of
- * its own, which costs both ends as much as one of four times its size. */
-static void set_corked(struct connection *c, bool corked)
-{
-    const int value = corked;
-    c->corked = corked;
-    (void)setsockopt(c->fd, IPPROTO_TCP, TCP_CORK, &value, sizeof value);
-}
-
-static void uncork_if_drained(struct connection *c)
-{
-    if (c->corked && evbuffer_get_length(bufferevent_get_output(c->bev)) == 0)
-        set_corked(c, false);
-}
-
-static void write_output(struct connection *c)
-{
-    struct bytes out = session_output(c->session);
-    if (out.len == 0)
-        return;
-    if (c->ssl && !c->corked && out.len > CORKED_MIN)
-        set_corked(c, true);
-    size_t n = write_directly(c, out);
-    if (n < out.len && bufferevent_write(c->bev, out.data + n, out.len - n) < 0)
-        connection_end(c, LOG_LEVEL_ERROR, "no memory for output");
-    else
-        session_output_done(c->session, out.len);
-}
-
-void connection_flush(struct connection *c)
-{
-    struct server *s = c->server;
-    if (!c->session || !c->bev || c->state >= CONNECTION_LINGER)
-        return;
-    /* Large replies must not pile up here: they would be held twice while they are copied. */
-    if (session_output(c->session).len >= STREAM_QUEUE_MAX)
-        write_output(c);
-    if (c->dirty || c->state >= CONNECTION_LINGER)
-        return;
-    c->dirty = true;
-    TAILQ_INSERT_TAIL(&s->dirty, c, dirty_link);
-    /* Later in this turn of the loop, so that replies that come together leave together; in
-     * the next turn when this one is flushing already, so that a stream which refills what was
-     * just written cannot keep the loop to itself. */
-    static const struct timeval next_turn = {0};
-    if (s->flushing)
-        (void)event_add(s->flush, &next_turn);
-    else
-        event_active(s->flush, EV_TIMEOUT, 0);
-}
-
-size_t connection_stream_room(struct connection *c)
-{
-    size_t queued = connection_queued(c);
-    c->starved = c->starved || queued >= STREAM_QUEUE_MAX;
-    return queued < STREAM_QUEUE_MAX ? STREAM_QUEUE_MAX - queued : 0;
-}
-
-/* Streams may go on: credit came, or output drained. */
-static void offer_writable(struct connection *c)
-{
-    uint64_t tag = 0;
-    c->starved = false;
-    while (c->state == CONNECTION_READY && connection_queued(c) < STREAM_QUEUE_MAX &&
-           (tag = session_next_open(c->session, tag)) != 0) {
-        struct call *call = table_get(&c->calls, tag);
-        if (call && call->events.writable)
-            call->events.writable(call->events.context);
-    }
-}
-
-static void offer_if_drained(struct connection *c)
-{
-    if (c->starved && c->state == CONNECTION_READY && connection_queued(c) < STREAM_QUEUE_MAX / 2)
-        offer_writable(c);
-}
-
-static void linger_if_drained(struct connection *c)
-{
-    if (c->state != CONNECTION_CLOSING || connection_queued(c) > 0)
-        return;
-    connection_set_state(c, CONNECTION_LINGER);
-    set_timer(c, LINGER_TIMEOUT_S);
-    if (c->ssl) {
-        (void)SSL_shutdown(c->ssl);
-        ERR_clear_error();
-    }
-    (void)shutdown(c->fd, SHUT_WR);
-}
-
-void connection_on_flush(evutil_socket_t fd, short what, void *context)
-{
-    struct server *s = context;
-    struct connection_list dirty;
-    struct connection *c;
-    s->flushing = true;
-    TAILQ_INIT(&dirty);
-    TAILQ_CONCAT(&dirty, &s->dirty, dirty_link);
-    while ((c = TAILQ_FIRST(&dirty))) {
-        TAILQ_REMOVE(&dirty, c, dirty_link);
-        c->dirty = false;
-        if (!c->bev || c->state >= CONNECTION_LINGER)
-            continue;
-        write_output(c);
-        offer_if_drained(c);
-        update_flow(c);
-        linger_if_drained(c);
-    }
-    s->flushing = false;
 }
 
 /* --- calls ----------------------------------------------------------------------- */
@@ -389,7 +225,7 @@ static void begin_closing(struct connection *c)
     drop_calls(c);
     /* Discarded from now on, and not needed for writing. */
     (void)bufferevent_enable(c->bev, EV_READ);
-    set_timer(c, LINGER_TIMEOUT_S);
+    connection_set_timer(c, LINGER_TIMEOUT_S);
     connection_flush(c);
     if (c->state == CONNECTION_CLOSING)
         bufferevent_trigger(c->bev, EV_WRITE,
@@ -404,7 +240,7 @@ void connection_goodbye(struct connection *c, int error, const char *text)
             .goodbye = {.error = (uint32_t)-error, .text = bytes_of_string(text)}};
         (void)session_send(c->session, 0, &goodbye);
     }
-    if (speaks_frames(c))
+    if (connection_speaks_frames(c))
         begin_closing(c);
     else if (c->state < CONNECTION_CLOSING)
         connection_end(c, LOG_LEVEL_DEBUG, text);
@@ -449,7 +285,7 @@ static void hello_done(struct connection *c)
 static void take_frames(struct connection *c)
 {
     struct wire_frame *frame;
-    while (c->state == CONNECTION_READY && !over_limit(c, FLOW_LIMIT) &&
+    while (c->state == CONNECTION_READY && !connection_over_limit(c, FLOW_LIMIT) &&
            session_next(c->session, &frame))
         dispatch_frame(c, frame);
 }
@@ -473,7 +309,8 @@ static void drain_input(struct connection *c, size_t n)
 static size_t feed_frames(struct connection *c, struct bytes in)
 {
     size_t used = 0;
-    while (used < in.len && speaks_frames(c) && !c->resumes && !over_limit(c, FLOW_LIMIT)) {
+    while (used < in.len && connection_speaks_frames(c) && !c->resumes &&
+           !connection_over_limit(c, FLOW_LIMIT)) {
         size_t n = session_wanted(c->session);
         if (n > in.len - used)
             n = in.len - used;
@@ -481,7 +318,7 @@ static size_t feed_frames(struct connection *c, struct bytes in)
         used += n;
         if (c->state == CONNECTION_HELLO && session_ready(c->session))
             hello_done(c);
-        if (r < 0 && speaks_frames(c))
+        if (r < 0 && connection_speaks_frames(c))
             frames_refused(c, r);
         take_frames(c);
     }
@@ -511,7 +348,7 @@ static void feed_directly(struct connection *c)
     if (n <= 0)
         return;
     size_t used = feed_frames(c, bytes_of(data, (size_t)n));
-    if (used < (size_t)n && speaks_frames(c) &&
+    if (used < (size_t)n && connection_speaks_frames(c) &&
         evbuffer_prepend(bufferevent_get_input(c->bev), data + used, (size_t)n - used) < 0)
         connection_end(c, LOG_LEVEL_ERROR, "no memory for input");
 }
@@ -523,7 +360,7 @@ static void read_frames(struct connection *c)
     c->processing = true;
     bool more = evbuffer_get_length(bufferevent_get_input(c->bev)) >= HTTP_READ_MAX;
     take_frames(c);
-    while (speaks_frames(c) && !c->resumes && !over_limit(c, FLOW_LIMIT)) {
+    while (connection_speaks_frames(c) && !c->resumes && !connection_over_limit(c, FLOW_LIMIT)) {
         struct bytes in = peek_input(c, SIZE_MAX);
         if (in.len > 0) {
             drain_input(c, feed_frames(c, in));
@@ -534,14 +371,14 @@ static void read_frames(struct connection *c)
         break;
     }
     c->processing = false;
-    if (c->resumes && speaks_frames(c)) {
+    if (c->resumes && connection_speaks_frames(c)) {
         park_resume(c);
         return;
     }
-    if (speaks_frames(c) && session_credit_changed(c->session))
-        offer_writable(c);
+    if (connection_speaks_frames(c) && session_credit_changed(c->session))
+        connection_offer_writable(c);
     connection_flush(c);
-    update_flow(c);
+    connection_update_flow(c);
 }
 
 /* --- HTTP ------------------------------------------------------------------------ */
@@ -698,11 +535,7 @@ static void on_read(struct bufferevent *bev, void *context)
 
 static void on_write(struct bufferevent *bev, void *context)
 {
-    struct connection *c = context;
-    uncork_if_drained(c);
-    offer_if_drained(c);
-    update_flow(c);
-    linger_if_drained(c);
+    connection_drained(context);
 }
 
 /* The stream broke; the session may outlive it. */
@@ -748,7 +581,7 @@ static void peer_closed(struct connection *c)
 {
     if (park_session(c, "closed by the client"))
         return;
-    if (speaks_frames(c) && connection_queued(c) > 0) {
+    if (connection_speaks_frames(c) && connection_queued(c) > 0) {
         begin_closing(c); /* it may have closed its sending side alone */
         return;
     }
@@ -810,9 +643,9 @@ void connection_go_on(struct connection *c)
 {
     c->paused = false;
     (void)bufferevent_enable(c->bev, EV_READ | EV_WRITE);
-    offer_writable(c);
+    connection_offer_writable(c);
     connection_flush(c);
-    update_flow(c);
+    connection_update_flow(c);
     /* What came behind the HELLO. */
     bufferevent_trigger(c->bev, EV_READ, BEV_TRIG_IGNORE_WATERMARKS | BEV_TRIG_DEFER_CALLBACKS);
 }
@@ -856,7 +689,7 @@ int connection_new(struct server *s, struct listener *l, int fd, SSL *ssl, const
     bufferevent_setwatermark(c->bev, EV_READ, 0, HTTP_READ_MAX);
     struct timeval write_timeout = {.tv_sec = WRITE_TIMEOUT_S};
     (void)bufferevent_set_timeouts(c->bev, NULL, &write_timeout);
-    set_timer(c, HANDSHAKE_TIMEOUT_S);
+    connection_set_timer(c, HANDSHAKE_TIMEOUT_S);
     connection_move(c, listener_pending(l));
     (void)bufferevent_enable(c->bev, EV_READ | EV_WRITE);
     return 0;

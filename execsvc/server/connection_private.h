@@ -1,5 +1,6 @@
 /* The state of a connection, shared by the files that implement connection.h: connection.c has
- * its stream, park.c its session when that is lost. */
+ * its stream, connection_flow.c how much waits in it in either direction, park.c its session when
+ * it is lost. */
 #pragma once
 
 #include "base/table.h"
@@ -60,3 +61,20 @@ void connection_watch_stream(struct connection *c);
 
 /* Goes on with frames after its stream was replaced. */
 void connection_go_on(struct connection *c);
+
+bool connection_speaks_frames(const struct connection *c);
+
+/* Of the state, in place of the one that runs. */
+void connection_set_timer(struct connection *c, unsigned seconds);
+
+/* Whether what its calls hold and its output come to that many bytes. */
+bool connection_over_limit(const struct connection *c, size_t limit);
+
+/* Stops and resumes reading; resuming takes up first what has already been received. */
+void connection_update_flow(struct connection *c);
+
+/* Streams may go on: credit came, or output drained. */
+void connection_offer_writable(struct connection *c);
+
+/* Some output has left. */
+void connection_drained(struct connection *c);
