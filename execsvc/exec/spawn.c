@@ -510,6 +510,14 @@ static int take_over(int channel, struct spawn_child *child, enum wire_exec_stag
     return child->pid < 0 ? child->pid : 0;
 }
 
+/* ThreadSanitizer's own clone() takes it that a child has memory of its own. */
+#ifdef __has_feature
+#if __has_feature(thread_sanitizer)
+extern int __clone(int (*run)(void *), void *stack, int flags, void *context, ...);
+#define clone __clone
+#endif
+#endif
+
 /* Forks in the sandbox; fills born and pidfd. */
 static int usher_start(struct birth *b)
 {
