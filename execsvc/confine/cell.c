@@ -106,6 +106,14 @@ static int check_policy(const struct confinement *c, const struct policy *p, str
                            "namespace (%s) nor seccomp (%s)",
                            c->findings[MECHANISM_NET_NAMESPACE].text,
                            c->findings[MECHANISM_SECCOMP].text);
+    /* Landlock lets everybody connect to what has a path: the service's own socket, too. */
+    if (p->filesystem == POLICY_FILESYSTEM_OWN && !holds(c, MECHANISM_SECCOMP) &&
+        !(holds(c, MECHANISM_PID_NAMESPACE) && holds(c, MECHANISM_MOUNT_NAMESPACE)))
+        return failure_set(f, -EOPNOTSUPP,
+                           "filesystem: nothing here keeps commands from the machine's sockets: "
+                           "neither a mount namespace (%s) nor seccomp (%s)",
+                           c->findings[MECHANISM_MOUNT_NAMESPACE].text,
+                           c->findings[MECHANISM_SECCOMP].text);
     if (p->network == POLICY_NETWORK_ALLOW && !own_network)
         return failure_set(f, -EOPNOTSUPP, "network.allow: needs a network namespace: %s",
                            c->findings[MECHANISM_NET_NAMESPACE].text);
@@ -255,11 +263,26 @@ static int make_landlock(struct cell *cell, const struct plan *p, struct failure
                  : root_allow_outside(&root, cell->landlock, f);
 }
 
-static void plan_restraint(const struct confinement *c, struct cell *cell, const struct plan *p)
+/* Made when it is first needed: there are many, and each takes a millisecond. */
+static int plan_filter(struct confinement *c, struct cell *cell, const struct plan *p,
+                       struct failure *f)
 {
-    unsigned filter =
+    bool own_files = p->policy->filesystem == POLICY_FILESYSTEM_OWN;
+    bool own_ipc = p->sandboxed && (p->namespaces & CLONE_NEWIPC);
+    unsigned flags =
         (p->policy->network == POLICY_NETWORK_NONE && !p->own_network ? SYSCALLS_NO_SOCKETS : 0) |
-        (!p->sandboxed && !p->landlocked ? SYSCALLS_NO_TRACING : 0);
+        (!p->sandboxed && !p->landlocked ? SYSCALLS_NO_TRACING : 0) |
+        (own_files && !p->own_root ? SYSCALLS_NO_UNIX : 0) |
+        (!p->sandboxed ? SYSCALLS_NO_OTHERS : 0) | (!own_ipc ? SYSCALLS_NO_IPC : 0);
+    struct sock_fprog *filter = &c->filters[flags];
+    int r = filter->filter ? 0 : syscalls_filter_new(flags, filter, f);
+    cell->restraint.filter = *filter;
+    return r;
+}
+
+static int plan_restraint(struct confinement *c, struct cell *cell, const struct plan *p,
+                          struct failure *f)
+{
     cell->restraint = (struct restraint){
         .open_files = p->policy->open_files,
         .file_size = p->policy->file_size,
@@ -271,8 +294,7 @@ static void plan_restraint(const struct confinement *c, struct cell *cell, const
                                     : "/",
         .scope = {.mounts = p->own_root, .interfaces = p->own_network},
     };
-    if (holds(c, MECHANISM_SECCOMP))
-        cell->restraint.filter = c->filters[filter];
+    return holds(c, MECHANISM_SECCOMP) ? plan_filter(c, cell, p, f) : 0;
 }
 
 static int begin_egress(const struct confinement *c, struct cell *cell, const struct plan *p,
@@ -436,10 +458,10 @@ static int cell_new(struct confinement *c, const struct cell_options *o, struct 
         r = make_landlock(cell, &p, f);
     if (r == 0 && p.sandboxed)
         r = make_sandbox(c, cell, &p, f);
-    if (r == 0) {
-        plan_restraint(c, cell, &p);
+    if (r == 0)
+        r = plan_restraint(c, cell, &p, f);
+    if (r == 0)
         r = measure(c, cell, &p, f);
-    }
     if (r == 0 && p.landlocked && !p.own_root && p.private[0] &&
         !(cell->private = strdup(p.private)))
         r = failure_set(f, -ENOMEM, "%s", strerror(ENOMEM));

@@ -17,7 +17,7 @@ struct confinement {
     size_t idle_count;
     struct finding findings[MECHANISM_COUNT];
     struct cgroup_base *cgroups;
-    struct sock_fprog filters[SYSCALLS_FLAGS];
+    struct sock_fprog filters[SYSCALLS_FLAGS]; /* as they are needed */
     bool has_egress;
     struct confinement_egress egress;
     int *unreaped; /* pidfds */

@@ -1,6 +1,7 @@
 #include "confine/restraint.h"
 
 #include <errno.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 
 #include "base/cleanup.h"
@@ -40,6 +41,9 @@ static int lower(int resource, uint64_t to)
 
 static int restrain(const struct restraint *s, int landlock, uint32_t *ret_step)
 {
+    /* Until its program begins it has the service's memory: not to be seen by commands that can do
+     * as little as it can from here on. */
+    (void)prctl(PR_SET_DUMPABLE, 0);
     *ret_step = RESTRAINT_LIMITS;
     int r = lower(RLIMIT_NOFILE, s->open_files);
     if (r == 0)

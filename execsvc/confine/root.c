@@ -498,8 +498,9 @@ int root_allow_outside(const struct root_options *o, int landlock, struct failur
             r = allow(landlock, system_paths[i], LANDLOCK_RUN);
     for (size_t i = 0; r == 0 && i < ARRAY_SIZE(devices); i++)
         r = allow(landlock, devices[i], LANDLOCK_DEVICES);
+    /* Nothing is read-only there: root might have the kernel run a program of its own. */
     if (r == 0)
-        r = allow(landlock, "/proc", LANDLOCK_DEVICES);
+        r = allow(landlock, "/proc", LANDLOCK_READ);
     for (size_t i = 0; r == 0 && o->read && o->read[i]; i++)
         r = landlock_allow(landlock, o->read[i], LANDLOCK_RUN);
     for (int i = 0; r == 0 && o->private && i < 2; i++) {

@@ -63,7 +63,7 @@ static int share_root(const struct sandbox_options *o, const struct mounts *fore
     if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
         return -errno;
     return o->landlock_outside < 0 ? 0
-                                   : landlock_allow(o->landlock_outside, "/proc", LANDLOCK_DEVICES);
+                                   : landlock_allow(o->landlock_outside, "/proc", LANDLOCK_READ);
 }
 
 static int own_root(const struct sandbox_options *o, const struct mounts *foreign,

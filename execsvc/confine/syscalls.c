@@ -8,12 +8,19 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
 
 #define NAMESPACES_COUNT ARRAY_SIZE(namespaces)
+
+/* Of socket's and socketpair's type; above it are flags. */
+#define SOCK_TYPE 0xf
+
+/* Of ioprio_set, which the C library does not have. */
+#define IOPRIO_USER 3
 
 static const uint64_t namespaces[] = {
     CLONE_NEWNS,   CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC,
@@ -48,6 +55,17 @@ static const char *const absent[] = {"io_uring_setup", "io_uring_enter", "io_uri
 static const char *const tracing[] = {"ptrace",      "process_vm_readv", "process_vm_writev",
                                       "pidfd_getfd", "process_madvise",  "kcmp"};
 
+/* Of System V, and queues of POSIX: by numbers and names that are the machine's. */
+static const char *const ipc[] = {"shmget", "shmat",  "shmdt",      "shmctl",  "msgget",
+                                  "msgsnd", "msgrcv", "msgctl",     "semget",  "semop",
+                                  "semctl", "ipc",    "semtimedop", "mq_open", "mq_unlink"};
+
+/* Each has a process's number, and 0 for the caller, as its first argument. A limit on the time of
+ * the processor ends whom it is set for. */
+static const char *const of_others[] = {"prlimit64",          "sched_setaffinity", "sched_setattr",
+                                        "sched_setscheduler", "sched_setparam",    "migrate_pages",
+                                        "move_pages"};
+
 static int refuse(scmp_filter_ctx ctx, const char *const *names, size_t count, int error)
 {
     int r = 0;
@@ -74,6 +92,29 @@ static int refuse_namespaces(scmp_filter_ctx ctx)
     return r;
 }
 
+static int refuse_others(scmp_filter_ctx ctx)
+{
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(of_others); i++) {
+        int number = seccomp_syscall_resolve_name(of_others[i]);
+        if (number >= 0)
+            r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), number, 1, SCMP_A0(SCMP_CMP_NE, 0));
+    }
+    /* Here the first says of what kind the second is; a user's are all of the service's. */
+    const struct {
+        int number;
+        unsigned user;
+    } kinds[] = {{SCMP_SYS(setpriority), PRIO_USER}, {SCMP_SYS(ioprio_set), IOPRIO_USER}};
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(kinds); i++) {
+        r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), kinds[i].number, 1,
+                             SCMP_A1(SCMP_CMP_NE, 0));
+        if (r == 0)
+            r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), kinds[i].number, 1,
+                                 SCMP_A0(SCMP_CMP_MASKED_EQ, 0xffffffff, kinds[i].user));
+    }
+    return r;
+}
+
 /* Typing into the terminal of whoever looks on. The kernel compares 32 bits. */
 static int refuse_terminals(scmp_filter_ctx ctx)
 {
@@ -84,19 +125,29 @@ static int refuse_terminals(scmp_filter_ctx ctx)
                                     SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffff, TIOCLINUX));
 }
 
-/* With a network namespace there are those that stay in it; without one, none. */
-static int refuse_sockets(scmp_filter_ctx ctx, bool all)
+/* One half of such a pair can send to whatever has a path; those of streams cannot. The kernel
+ * takes a raw one for the same. */
+static int refuse_pairs(scmp_filter_ctx ctx)
 {
-    static const int families[] = {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK};
+    static const int types[] = {SOCK_DGRAM, SOCK_RAW};
     int r = 0;
-    size_t count = all ? 1 : ARRAY_SIZE(families);
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(types); i++)
+        r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socketpair), 1,
+                             SCMP_A1(SCMP_CMP_MASKED_EQ, SOCK_TYPE, (scmp_datum_t)types[i]));
+    return r;
+}
+
+/* With a network namespace there are those that stay in it. */
+static int refuse_sockets(scmp_filter_ctx ctx, unsigned flags)
+{
+    int r = flags & SYSCALLS_NO_UNIX ? refuse_pairs(ctx) : 0;
     for (int family = 0; r == 0 && family < AF_MAX; family++) {
-        bool good = false;
-        for (size_t i = 0; i < count; i++)
-            good = good || families[i] == family;
-        if (!good)
-            r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socket), 1,
-                                 SCMP_A0(SCMP_CMP_MASKED_EQ, 0xffffffff, (scmp_datum_t)family));
+        bool network = family == AF_INET || family == AF_INET6 || family == AF_NETLINK;
+        if ((network && !(flags & SYSCALLS_NO_SOCKETS)) ||
+            (family == AF_UNIX && !(flags & SYSCALLS_NO_UNIX)))
+            continue;
+        r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socket), 1,
+                             SCMP_A0(SCMP_CMP_MASKED_EQ, 0xffffffff, (scmp_datum_t)family));
     }
     return r == 0 ? seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socket), 1,
                                      SCMP_A0(SCMP_CMP_GE, AF_MAX))
@@ -145,8 +196,12 @@ int syscalls_filter_new(unsigned flags, struct sock_fprog *ret, struct failure *
         r = refuse_namespaces(ctx);
     if (r == 0)
         r = refuse_terminals(ctx);
+    if (r == 0 && (flags & SYSCALLS_NO_OTHERS))
+        r = refuse_others(ctx);
+    if (r == 0 && (flags & SYSCALLS_NO_IPC))
+        r = refuse(ctx, ipc, ARRAY_SIZE(ipc), ENOSYS);
     if (r == 0)
-        r = refuse_sockets(ctx, flags & SYSCALLS_NO_SOCKETS);
+        r = refuse_sockets(ctx, flags);
     if (r == 0)
         r = export(ctx, ret);
     seccomp_release(ctx);

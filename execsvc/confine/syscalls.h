@@ -9,7 +9,10 @@
 enum syscalls_flag {
     SYSCALLS_NO_SOCKETS = 1, /* none but unix sockets: there is no network namespace */
     SYSCALLS_NO_TRACING = 2, /* of other processes: nothing else keeps it inside */
-    SYSCALLS_FLAGS = 4,      /* how many combinations there are */
+    SYSCALLS_NO_UNIX = 4,    /* but for pairs: Landlock lets everybody connect to what has a path */
+    SYSCALLS_NO_OTHERS = 8,  /* limits and priorities of others: there is no pid namespace */
+    SYSCALLS_NO_IPC = 16,    /* there is no ipc namespace */
+    SYSCALLS_FLAGS = 32,     /* how many combinations there are */
 };
 
 /* A filter, to be freed by syscalls_filter_release. -ENOMEM; others when libseccomp cannot. */
