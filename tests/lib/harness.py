@@ -42,6 +42,8 @@ BINARIES = {
     "mount.fuse.berth": "fs/mount.fuse.berth",
     "relay": "tests/tools/relay",
     "link-attack": "tests/tools/link-attack",
+    "attack": "tests/hostile/attacks/attack",
+    "gain": "tests/hostile/attacks/gain",
 }
 
 
