@@ -170,6 +170,7 @@ static bool is_passed_on(enum wire_type type)
     case WIRE_EXEC_KILL:
     case WIRE_EXEC_POLICY:
     case WIRE_EXEC_LIFT:
+    case WIRE_EXEC_POLICY_SET:
         return true;
     default:
         return false;

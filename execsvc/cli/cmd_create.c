@@ -1,11 +1,10 @@
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/buffer.h"
 #include "base/cleanup.h"
-#include "base/file.h"
 #include "cli/cli.h"
+#include "cli/policy_text.h"
 #include "cli/workspace_id.h"
 
 const char create_usage[] =
@@ -35,27 +34,6 @@ static const struct option options[] = {
     {"help", no_argument, NULL, 'h'},
     {0},
 };
-
-/* -: standard input. */
-static int read_policy(const struct cli *cli, const char *file, struct buffer *ret)
-{
-    _cleanup_close_ int opened = -1;
-    int fd = STDIN_FILENO;
-    if (strcmp(file, "-") != 0)
-        fd = opened = open(file, O_RDONLY | O_CLOEXEC);
-    size_t len = 0;
-    int r = fd < 0 ? -errno : buffer_reserve(ret, WIRE_POLICY_MAX + 1);
-    if (r == 0)
-        r = file_read_up_to(fd, ret->data, WIRE_POLICY_MAX + 1, &len);
-    if (r == 0 && len > WIRE_POLICY_MAX)
-        r = -EFBIG;
-    ret->len = r == 0 ? len : 0;
-    if (r < 0)
-        cli_error(cli, "%s: %s", file, strerror(-r));
-    else if (len == 0)
-        cli_error(cli, "%s: is empty; a policy is one JSON object { … }", file);
-    return r == 0 && len == 0 ? -EINVAL : r;
-}
 
 static int create_one(const struct cli *cli, struct client *client, const char *id, bool exclusive,
                       struct bytes policy)
@@ -104,7 +82,7 @@ int cmd_create(struct cli *cli, int argc, char **argv)
         return cli_usage_error(cli, "which thread ID?");
     if (!workspace_ids_check(cli, argv + optind, THREAD_ID_MAX))
         return CLI_USAGE;
-    if (file && read_policy(cli, file, &policy) < 0)
+    if (file && policy_text_read(cli, file, &policy) < 0)
         return CLI_USAGE;
     _cleanup_client_ struct client *client = NULL;
     if (cli_connect(cli, &client) < 0)

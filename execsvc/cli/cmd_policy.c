@@ -5,40 +5,46 @@
 
 #include "cli/cli.h"
 #include "cli/here.h"
+#include "cli/policy_text.h"
 #include "cli/workspace_id.h"
 
 const char policy_usage[] =
     "usage: berth policy [-n] [--json] ID\n"
+    "       berth policy [-n] [--json] --set FILE ID\n"
     "       berth policy [-n] --lift ID\n"
-    "Shows what the commands of a workspace may do, as it was asked for when it was made, and what "
-    "a\n"
-    "probe that is run there now finds to hold them. A policy is a JSON document; "
-    "berth-policy(5).\n"
+    "Shows what the commands of a workspace may do, as it is asked for, and what a probe that is\n"
+    "run there now finds to hold them. A policy is a JSON document; berth-policy(5).\n"
+    "\n"
+    "With --set it is changed, if it can be had: what the document leaves out stays as it is. A\n"
+    "list of hosts holds at once, for commands that run as well, whose connections to hosts that\n"
+    "are not on it any more end. All else holds for commands that are started from then on; those\n"
+    "that go on as they were started are named. It takes the right to administer the workspace.\n"
     "\n"
     "Each command looks for the same before its program begins. When what it finds is not what "
     "was\n"
     "made, it is not started, and the workspace is fenced: no command is started there until\n"
     "somebody lifts the fence, whereupon everything that holds its commands is made anew.\n"
     "\n"
-    "  -n, --name  ID is a directory name\n"
-    "      --lift  lifts the fence; commands that live must have been ended\n"
-    "      --json  prints one JSON object\n"
+    "  -n, --name      ID is a directory name\n"
+    "      --set FILE  changes the policy; - is standard input\n"
+    "      --lift      lifts the fence; commands that live must have been ended\n"
+    "      --json      prints one JSON object\n"
     "\n"
-    "Exit status: 1 when commands cannot be started there, or what holds them has been changed.\n"
+    "Exit status: 1 when commands cannot be started there, what holds them has been changed, or\n"
+    "the policy could not be changed, which is as it was then.\n"
     "\n"
     "Examples\n"
     "  berth policy demo\n"
     "  berth policy --json demo | jq .measured.level\n"
+    "  echo '{\"network\": {\"allow\": [\"pypi.org:443\"]}}' | berth policy --set - demo\n"
     "  berth policy --lift demo\n";
 
-enum { OPTION_JSON = 256, OPTION_LIFT };
+enum { OPTION_JSON = 256, OPTION_LIFT, OPTION_SET };
 
 static const struct option options[] = {
-    {"name", no_argument, NULL, 'n'},
-    {"json", no_argument, NULL, OPTION_JSON},
-    {"lift", no_argument, NULL, OPTION_LIFT},
-    {"help", no_argument, NULL, 'h'},
-    {0},
+    {"name", no_argument, NULL, 'n'},         {"json", no_argument, NULL, OPTION_JSON},
+    {"lift", no_argument, NULL, OPTION_LIFT}, {"set", required_argument, NULL, OPTION_SET},
+    {"help", no_argument, NULL, 'h'},         {0},
 };
 
 /* --- for people ------------------------------------------------------------------------------ */
@@ -128,6 +134,32 @@ static void print_all(const json_t *object)
         (void)printf("unknown      %s\n", unknown);
 }
 
+/* What was changed, and which commands go on as before. */
+static void print_change(const json_t *object)
+{
+    const json_t *kept = json_object_get(object, "kept");
+    json_int_t count = json_integer_value(json_object_get(object, "kept_count"));
+    size_t i;
+    json_t *one;
+    if (json_array_size(json_object_get(object, "changed")) == 0)
+        (void)puts("nothing is changed");
+    json_array_foreach(json_object_get(object, "changed"), i, one)
+    {
+        const char *field = json_string_value(one);
+        _cleanup_free_ char *name = text_of(one);
+        _cleanup_free_ char *value =
+            text_of(field ? json_object_get(json_object_get(object, "asked"), field) : NULL);
+        (void)printf("%-12s %s\n", name ? name : "?", value ? value : "?");
+    }
+    json_array_foreach(kept, i, one)
+    {
+        _cleanup_free_ char *id = text_of(one);
+        (void)printf("%-12s %s goes on as it was started\n", "kept", id ? id : "?");
+    }
+    if (count > (json_int_t)json_array_size(kept))
+        (void)printf("%-12s and others, %lld in all\n", "kept", (long long)count);
+}
+
 static bool is_well(const json_t *object)
 {
     const json_t *measured = json_object_get(object, "measured");
@@ -137,36 +169,67 @@ static bool is_well(const json_t *object)
 
 /* --- calls ----------------------------------------------------------------------------------- */
 
-static int show(const struct cli *cli, struct client *client, const char *id, uint32_t flags,
-                bool as_json)
+/* The JSON object that the service answers with. NULL: an error has been shown. */
+static json_t *ask(const struct cli *cli, struct client *client, const char *id,
+                   const struct wire_message *request)
 {
     struct failure failure;
     struct wire_frame *reply;
-    const struct wire_message request = {
-        .type = WIRE_EXEC_POLICY,
-        .exec_policy = {.workspace_flags = flags, .workspace = bytes_of_string(id)}};
-    int r = cli_call(client, &request, &reply, &failure);
+    int r = cli_call(client, request, &reply, &failure);
     if (r < 0) {
         cli_error(cli, "%s: %s", id, failure.text);
-        return CLI_FAILED;
+        return NULL;
     }
     struct bytes text = reply->message.exec_policy_reply.json;
     json_t *object = json_loadb((const char *)text.data, text.len, JSON_REJECT_DUPLICATES, NULL);
     wire_frame_free(reply);
-    if (!json_is_object(object)) {
-        cli_error(cli, "%s: the service's answer is not JSON", id);
-        json_decref(object);
+    if (json_is_object(object))
+        return object;
+    cli_error(cli, "%s: the service's answer is not JSON", id);
+    json_decref(object);
+    return NULL;
+}
+
+static void print_json(const json_t *object)
+{
+    _cleanup_free_ char *dump = json_dumps(object, JSON_INDENT(2) | JSON_ENSURE_ASCII);
+    (void)puts(dump ? dump : "");
+}
+
+static int show(const struct cli *cli, struct client *client, const char *id, uint32_t flags,
+                bool as_json)
+{
+    const struct wire_message request = {
+        .type = WIRE_EXEC_POLICY,
+        .exec_policy = {.workspace_flags = flags, .workspace = bytes_of_string(id)}};
+    json_t *object = ask(cli, client, id, &request);
+    if (!object)
         return CLI_FAILED;
-    }
-    if (as_json) {
-        _cleanup_free_ char *dump = json_dumps(object, JSON_INDENT(2) | JSON_ENSURE_ASCII);
-        (void)puts(dump ? dump : "");
-    } else {
+    if (as_json)
+        print_json(object);
+    else
         print_all(object);
-    }
     int status = is_well(object) ? CLI_OK : CLI_FAILED;
     json_decref(object);
     return status;
+}
+
+static int set(const struct cli *cli, struct client *client, const char *id, uint32_t flags,
+               struct bytes policy, bool as_json)
+{
+    const struct wire_message request = {.type = WIRE_EXEC_POLICY_SET,
+                                         .exec_policy_set = {.workspace_flags = flags,
+                                                             .workspace = bytes_of_string(id),
+                                                             .policy = policy}};
+    json_t *object = ask(cli, client, id, &request);
+    if (!object)
+        return CLI_FAILED;
+    if (as_json)
+        print_json(object);
+    else
+        print_change(object);
+    json_decref(object);
+    return CLI_OK;
 }
 
 static int lift(const struct cli *cli, struct client *client, const char *id, uint32_t flags)
@@ -189,6 +252,8 @@ int cmd_policy(struct cli *cli, int argc, char **argv)
 {
     uint32_t flags = 0;
     bool as_json = false, lifts = false;
+    const char *file = NULL;
+    _cleanup_buffer_ struct buffer policy = {0};
     int option;
     opterr = 0;
     while ((option = getopt_long(argc, argv, ":nh", options, NULL)) != -1) {
@@ -198,6 +263,8 @@ int cmd_policy(struct cli *cli, int argc, char **argv)
             as_json = true;
         else if (option == OPTION_LIFT)
             lifts = true;
+        else if (option == OPTION_SET)
+            file = optarg;
         else if (option == 'h')
             return cli_show_help(cli);
         else
@@ -208,12 +275,18 @@ int cmd_policy(struct cli *cli, int argc, char **argv)
                                optind == argc ? "which workspace?" : "one workspace at a time");
     if (!workspace_ids_check(cli, argv + optind, THREAD_ID_MAX))
         return CLI_USAGE;
+    if (lifts && file)
+        return cli_usage_error(cli, "--set and --lift go one after the other");
+    if (file && policy_text_read(cli, file, &policy) < 0)
+        return CLI_USAGE;
     _cleanup_here_ struct here here = {0};
     _cleanup_client_ struct client *client = NULL;
     cli_use_working_directory(cli, &here);
     if (cli_connect_warm(cli, &client) < 0)
         return CLI_FAILED;
-    int status = lifts ? lift(cli, client, argv[optind], flags)
-                       : show(cli, client, argv[optind], flags, as_json);
+    const char *id = argv[optind];
+    int status = lifts  ? lift(cli, client, id, flags)
+                 : file ? set(cli, client, id, flags, buffer_view(&policy), as_json)
+                        : show(cli, client, id, flags, as_json);
     return cli_finish_output(cli, status);
 }

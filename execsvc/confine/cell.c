@@ -22,23 +22,6 @@
 /* How long a probe may take; far above what it needs on a machine that is busy. */
 #define PROBE_MS 10000
 
-struct cell {
-    struct cell *next;
-    struct policy policy;
-    struct sandbox *sandbox; /* NULL: there are no namespaces */
-    struct restraint restraint;
-    struct attest_facts facts; /* as they were measured, limits too */
-    int landlock;              /* without a sandbox's */
-    char *private;             /* see cell_private */
-    bool has_egress;
-    void *egress;
-    uint16_t proxy_port;
-    dev_t device; /* of the workspace's tree */
-    ino_t inode;
-    size_t users;
-    uint64_t idle_since_ns;
-};
-
 /* What a cell is made of. */
 struct plan {
     const struct policy *policy;
@@ -88,8 +71,7 @@ static int check_limits(const struct confinement *c, const struct policy *p, str
     return 0;
 }
 
-/* Never less than was asked for: what cannot be had is an error. */
-static int check_policy(const struct confinement *c, const struct policy *p, struct failure *f)
+int cell_check_policy(const struct confinement *c, const struct policy *p, struct failure *f)
 {
     if (p->filesystem == POLICY_FILESYSTEM_OWN &&
         !(holds(c, MECHANISM_PID_NAMESPACE) && holds(c, MECHANISM_MOUNT_NAMESPACE)) &&
@@ -263,6 +245,15 @@ static int make_landlock(struct cell *cell, const struct plan *p, struct failure
                  : root_allow_outside(&root, cell->landlock, f);
 }
 
+void cell_set_limits(struct cell *cell, const struct policy *p)
+{
+    struct restraint *r = &cell->restraint;
+    r->open_files = p->open_files;
+    r->file_size = p->file_size;
+    r->expected.open_files = p->open_files ? p->open_files : UINT64_MAX;
+    r->expected.file_size = p->file_size ? p->file_size : UINT64_MAX;
+}
+
 /* Made when it is first needed: there are many, and each takes a millisecond. */
 static int plan_filter(struct confinement *c, struct cell *cell, const struct plan *p,
                        struct failure *f)
@@ -284,8 +275,6 @@ static int plan_restraint(struct confinement *c, struct cell *cell, const struct
                           struct failure *f)
 {
     cell->restraint = (struct restraint){
-        .open_files = p->policy->open_files,
-        .file_size = p->policy->file_size,
         .drops_capabilities = holds(c, MECHANISM_CAPABILITIES),
         .gains_none = holds(c, MECHANISM_NO_NEW_PRIVS),
         .landlock = p->own_root && p->landlocked ? sandbox_landlock(cell->sandbox) : cell->landlock,
@@ -294,6 +283,7 @@ static int plan_restraint(struct confinement *c, struct cell *cell, const struct
                                     : "/",
         .scope = {.mounts = p->own_root, .interfaces = p->own_network},
     };
+    cell_set_limits(cell, p->policy);
     return holds(c, MECHANISM_SECCOMP) ? plan_filter(c, cell, p, f) : 0;
 }
 
@@ -416,15 +406,12 @@ static int measure(struct confinement *c, struct cell *cell, const struct plan *
     if (wider)
         return failure_set(f, -EPERM, "what was made is wider than the policy: %s", wider);
     cell->restraint.expected = m.facts;
-    cell->restraint.expected.open_files =
-        cell->restraint.open_files ? cell->restraint.open_files : UINT64_MAX;
-    cell->restraint.expected.file_size =
-        cell->restraint.file_size ? cell->restraint.file_size : UINT64_MAX;
+    cell_set_limits(cell, p->policy);
     cell->restraint.attested = true;
     return 0;
 }
 
-static void cell_free(struct confinement *c, struct cell *cell)
+void cell_free(struct confinement *c, struct cell *cell)
 {
     int pidfd;
     if (cell->sandbox) {
@@ -439,11 +426,11 @@ static void cell_free(struct confinement *c, struct cell *cell)
     free(cell);
 }
 
-static int cell_new(struct confinement *c, const struct cell_options *o, struct cell **ret,
-                    struct failure *f)
+int cell_new(struct confinement *c, const struct cell_options *o, struct cell **ret,
+             struct failure *f)
 {
     struct plan p;
-    int r = o->policy ? check_policy(c, o->policy, f) : 0;
+    int r = o->policy ? cell_check_policy(c, o->policy, f) : 0;
     if (r == 0)
         r = plan_cell(c, o, &p, f);
     if (r < 0)
@@ -479,7 +466,7 @@ static int cell_new(struct confinement *c, const struct cell_options *o, struct 
 
 static bool cell_works(const struct cell *cell)
 {
-    return !cell->sandbox || sandbox_works(cell->sandbox);
+    return !cell->retired && (!cell->sandbox || sandbox_works(cell->sandbox));
 }
 
 static void cell_remove(struct confinement *c, struct cell **at)
@@ -513,11 +500,16 @@ void cells_free(struct confinement *c)
     }
 }
 
+bool cell_is_of(const struct cell *cell, const struct stat *root)
+{
+    return cell->device == root->st_dev && cell->inode == root->st_ino;
+}
+
 static struct cell *cell_find(struct confinement *c, const struct stat *root)
 {
     for (struct cell **at = &c->cells; *at; at = &(*at)->next) {
         struct cell *cell = *at;
-        if (cell->device != root->st_dev || cell->inode != root->st_ino || !cell_works(cell))
+        if (!cell_is_of(cell, root) || !cell_works(cell))
             continue;
         *at = cell->next;
         return cell;
@@ -568,19 +560,19 @@ int confinement_hold_cell(struct confinement *c, const struct cell_options *opti
     return 0;
 }
 
-int confinement_drop_cell(struct confinement *c, int root)
+int confinement_drop_cells(struct confinement *c, int root)
 {
     struct stat st;
     if (fstat(root, &st) < 0)
         return -errno;
-    for (struct cell **at = &c->cells; *at; at = &(*at)->next) {
-        if ((*at)->device != st.st_dev || (*at)->inode != st.st_ino)
-            continue;
-        if ((*at)->users > 0)
+    for (const struct cell *cell = c->cells; cell; cell = cell->next)
+        if (cell_is_of(cell, &st) && cell->users > 0)
             return -EBUSY;
-        cell_remove(c, at);
-        return 0;
-    }
+    for (struct cell **at = &c->cells; *at;)
+        if (cell_is_of(*at, &st))
+            cell_remove(c, at);
+        else
+            at = &(*at)->next;
     return 0;
 }
 

@@ -45,6 +45,8 @@ struct confinement_egress {
      * from now on. A negative errno and the failure: no command is started. */
     int (*begin)(void *context, const char *name, int *listener, const struct policy *policy,
                  void **ret, struct failure *ret_failure);
+    /* From now on this list holds, for connections that there are too. -ENOMEM: nothing changes. */
+    int (*change)(void *context, void *begun, const struct allow_list *list);
     /* The sandbox is gone. */
     void (*end)(void *context, void *begun);
     void *context;
@@ -113,8 +115,27 @@ int confinement_hold_cell(struct confinement *c, const struct cell_options *opti
 int confinement_find_cell(struct confinement *c, int root, struct cell **ret);
 void confinement_release_cell(struct confinement *c, struct cell *cell);
 
-/* Ends the cell of that tree, if there is one. -EBUSY: it is held. */
-int confinement_drop_cell(struct confinement *c, int root);
+/* Ends the cells of that tree, of which there may be several after changes of its policy. -EBUSY:
+ * one of them is held. */
+int confinement_drop_cells(struct confinement *c, int root);
+
+/* Changes the policy of a workspace, in two steps, between which nothing else is asked of c.
+ *
+ * Can it be had, in the place of `before`? Where commands need another cell for it, it is made, and
+ * *ret is that cell, which nobody finds yet; else NULL. Errors as of confinement_hold_cell. */
+int confinement_prepare_change(struct confinement *c, const struct cell_options *options,
+                               const struct policy *before, struct cell **ret,
+                               struct failure *ret_failure);
+
+/* It is the policy of that tree's commands from now on. Takes *fresh, where the next one finds it.
+ * Those that run keep what they have, but for their lists of hosts, which are the new one, or empty
+ * where the policy says "none": connections to what is on it no more end. What there is no memory
+ * for is reached by nobody. */
+void confinement_change(struct confinement *c, int root, const struct policy *policy,
+                        struct cell **fresh);
+
+/* It is not; *fresh ends. NULL is allowed. */
+void confinement_forget_change(struct confinement *c, struct cell **fresh);
 
 /* Holds once more one that is held. */
 struct cell *confinement_share_cell(struct cell *cell);

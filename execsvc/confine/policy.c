@@ -445,3 +445,22 @@ json_t *policy_to_json(const struct policy *p)
         "wall_time", number_or_null(p->wall_time_ms, 1000), "user", "service", "require",
         list_of(p->require, p->require_count));
 }
+
+json_t *policy_differences(const struct policy *a, const struct policy *b)
+{
+    json_t *from = policy_to_json(a), *to = policy_to_json(b);
+    json_t *names = from && to ? json_array() : NULL;
+    const char *name;
+    json_t *value;
+    json_object_foreach(to, name, value)
+    {
+        if (names && !json_equal(value, json_object_get(from, name)) &&
+            json_array_append_new(names, json_string(name)) < 0) {
+            json_decref(names);
+            names = NULL;
+        }
+    }
+    json_decref(from);
+    json_decref(to);
+    return names;
+}

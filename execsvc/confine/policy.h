@@ -69,5 +69,8 @@ int policy_copy(const struct policy *from, struct policy *ret);
 /* The whole of it, nothing left out. NULL: no memory. */
 json_t *policy_to_json(const struct policy *policy);
 
+/* An array of the names of the fields in which they differ. NULL: no memory. */
+json_t *policy_differences(const struct policy *a, const struct policy *b);
+
 void policy_release(struct policy *policy);
 #define _cleanup_policy_ _cleanup_(policy_release)

@@ -599,6 +599,9 @@ void exec_service_ask(struct exec_service *s, struct call *call, const struct wi
         r = find_workspace(s, &m.exec_policy.workspace_flags, &m.exec_policy.workspace, &workspace);
     else if (m.type == WIRE_EXEC_LIFT)
         r = find_workspace(s, &m.exec_lift.workspace_flags, &m.exec_lift.workspace, &workspace);
+    else if (m.type == WIRE_EXEC_POLICY_SET)
+        r = find_workspace(s, &m.exec_policy_set.workspace_flags, &m.exec_policy_set.workspace,
+                           &workspace);
     else if (m.exec_list.workspace.len > 0)
         r = find_workspace(s, &m.exec_list.workspace_flags, &m.exec_list.workspace, &workspace);
     if (call && r < 0) {

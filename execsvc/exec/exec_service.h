@@ -35,7 +35,8 @@ void exec_service_free(struct exec_service *s);
 void exec_service_start(struct exec_service *s, struct call *call,
                         const struct wire_message *request, bool synced);
 
-/* EXEC_ATTACH, EXEC_LIST, EXEC_KILL, EXEC_POLICY, EXEC_LIFT; and EXEC_FORGET, which has no call. */
+/* EXEC_ATTACH, EXEC_LIST, EXEC_KILL, EXEC_POLICY, EXEC_LIFT, EXEC_POLICY_SET; and EXEC_FORGET,
+ * which has no call. */
 void exec_service_ask(struct exec_service *s, struct call *call,
                       const struct wire_message *request);
 

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "keeper/place.h"
+#include "keeper/private.h"
 #include "keeper/proxy.h"
 #include "names/thread_id.h"
 #include "store/json_file.h"
@@ -68,7 +68,7 @@ static void reply_refusal(struct peer *p, uint64_t tag, const struct wire_exec *
 
 /* --- the table ------------------------------------------------------------------------------- */
 
-static bool is_of(const struct kept *c, struct bytes workspace, uint32_t slot)
+bool kept_is_of(const struct kept *c, struct bytes workspace, uint32_t slot)
 {
     return bytes_equal(c->record.command.workspace, workspace) &&
            (c->record.slot == slot || c->record.slot == 0);
@@ -78,7 +78,7 @@ static struct kept *find(const struct keeper *k, struct bytes workspace, uint32_
                          struct bytes id)
 {
     struct kept *c = table_get(&k->commands, kept_hash(workspace, id));
-    while (c && !(is_of(c, workspace, slot) && bytes_equal(c->record.command.id, id)))
+    while (c && !(kept_is_of(c, workspace, slot) && bytes_equal(c->record.command.id, id)))
         c = c->same;
     return c;
 }
@@ -362,7 +362,7 @@ static void on_list(struct keeper *k, struct peer *p, uint64_t tag, const struct
     {
         const struct wire_exec_command *i = &c->record.command;
         if (i->serial <= m->after ||
-            (m->workspace.len > 0 && !is_of(c, m->workspace, m->workspace_flags)) ||
+            (m->workspace.len > 0 && !kept_is_of(c, m->workspace, m->workspace_flags)) ||
             (m->id.len > 0 && !bytes_equal(i->id, m->id)))
             continue;
         more = count == limit || list.len > PAGE_MAX;
@@ -414,34 +414,6 @@ static void on_kill(struct keeper *k, struct peer *p, uint64_t tag, const struct
     }
 }
 
-static void on_policy(struct keeper *k, struct peer *p, uint64_t tag,
-                      const struct wire_exec_policy *m)
-{
-    json_t *object = json_object();
-    int r = object ? place_describe(k, m->workspace, object) : -ENOMEM;
-    _cleanup_free_ char *text = r == 0 ? json_dumps(object, JSON_COMPACT) : NULL;
-    json_decref(object);
-    const struct wire_message reply = {.type = WIRE_EXEC_POLICY_REPLY,
-                                       .exec_policy_reply.json = bytes_of_string(text)};
-    if (text)
-        peer_send(p, tag, &reply);
-    else
-        peer_send_error(p, tag, r < 0 ? r : -ENOMEM, NULL);
-}
-
-static void on_lift(struct keeper *k, struct peer *p, uint64_t tag, const struct wire_exec_lift *m)
-{
-    static const struct wire_message done = {.type = WIRE_OK};
-    int r = place_lift(k, m->workspace);
-    if (r == 0)
-        peer_send(p, tag, &done);
-    else
-        peer_send_error(p, tag, r,
-                        r == -ENOENT  ? "the workspace is not fenced"
-                        : r == -EBUSY ? "commands of the workspace live; `berth kill` ends them"
-                                      : NULL);
-}
-
 /* --- links ----------------------------------------------------------------------------------- */
 
 static void on_ready(void *context)
@@ -465,9 +437,11 @@ static void on_frame(void *context, struct wire_frame *frame)
     else if (m->type == WIRE_EXEC_KILL)
         on_kill(k, p, frame->tag, &m->exec_kill);
     else if (m->type == WIRE_EXEC_POLICY)
-        on_policy(k, p, frame->tag, &m->exec_policy);
+        policy_tell(k, p, frame->tag, &m->exec_policy);
+    else if (m->type == WIRE_EXEC_POLICY_SET)
+        policy_set(k, p, frame->tag, &m->exec_policy_set);
     else if (m->type == WIRE_EXEC_LIFT)
-        on_lift(k, p, frame->tag, &m->exec_lift);
+        policy_lift(k, p, frame->tag, &m->exec_lift);
     else if (m->type == WIRE_WORKSPACE_REMOVE)
         clear_begin(k, p, frame->tag, &m->workspace_remove);
     else if (f)

@@ -12,6 +12,9 @@
 /* In the workspace's directory: why no command is started there, and since when. */
 #define FENCE_FILE "fence.json"
 
+/* Of a thread ID in logs. */
+#define NAME_SHOWN 256
+
 /* By names that are ours alone: no link is followed. */
 static int open_directory(const struct keeper *k, struct bytes workspace, int *ret)
 {
@@ -53,11 +56,23 @@ static int refuse_fenced(int directory, struct command_verdict *refusal)
     return -EPERM;
 }
 
+static struct cell_options cell_options(const struct keeper *k, struct bytes workspace,
+                                        const struct place *place, const struct policy *policy,
+                                        char name[NAME_SHOWN])
+{
+    return (struct cell_options){.root = place->tree,
+                                 .policy = policy,
+                                 .home = k->user.home,
+                                 .name =
+                                     log_escape(workspace.data, workspace.len, name, NAME_SHOWN),
+                                 .directory = place->directory};
+}
+
 static int hold_cell(struct keeper *k, struct bytes workspace, struct place *place,
                      struct command_verdict *refusal)
 {
     struct failure failure;
-    char name[256];
+    char name[NAME_SHOWN];
     int r = confinement_find_cell(k->confinement, place->tree, &place->cell);
     if (r != -ENOENT)
         return r;
@@ -68,12 +83,7 @@ static int hold_cell(struct keeper *k, struct bytes workspace, struct place *pla
                                     "the workspace's " POLICY_FILE ": %s", strerror(-r));
         return r;
     }
-    const struct cell_options options = {
-        .root = place->tree,
-        .policy = &policy,
-        .home = k->user.home,
-        .name = log_escape(workspace.data, workspace.len, name, sizeof name),
-        .directory = place->directory};
+    const struct cell_options options = cell_options(k, workspace, place, &policy, name);
     r = confinement_hold_cell(k->confinement, &options, &place->cell, &failure);
     if (r < 0)
         command_verdict_not_started(refusal, WIRE_STAGE_CONFINE, r, "%s", failure.text);
@@ -146,7 +156,7 @@ int place_lift(struct keeper *k, struct bytes workspace)
         r = -errno;
     /* What was changed is gone with it. */
     if (r == 0)
-        r = confinement_drop_cell(k->confinement, place.tree);
+        r = confinement_drop_cells(k->confinement, place.tree);
     if (r == 0 && unlinkat(place.directory, FENCE_FILE, 0) < 0)
         r = -errno;
     place_release(k, &place);
@@ -183,6 +193,70 @@ int place_describe(struct keeper *k, struct bytes workspace, json_t *object)
     int r = open_place(k, workspace, &place);
     if (r == 0)
         r = describe(k, workspace, &place, object);
+    place_release(k, &place);
+    return r;
+}
+
+/* --- changing what is asked ------------------------------------------------------------------ */
+
+/* Lists of hosts are the proxy's. Of all else those that run keep what they were started with. */
+static bool holds_at_once(const struct policy *before, const struct policy *after,
+                          const json_t *changed)
+{
+    size_t i;
+    const json_t *name;
+    bool live = before->network == POLICY_NETWORK_ALLOW && after->network != POLICY_NETWORK_HOST;
+    json_array_foreach((json_t *)(uintptr_t)changed, i, name)
+    {
+        const char *field = json_string_value(name);
+        if (strcmp(field, "require") != 0 && !(live && strcmp(field, "network") == 0))
+            return false;
+    }
+    return true;
+}
+
+static int change(struct keeper *k, struct bytes workspace, const struct place *place,
+                  struct bytes text, json_t *object, bool *ret_at_once, struct failure *f)
+{
+    _cleanup_policy_ struct policy before = {0};
+    _cleanup_policy_ struct policy after = {0};
+    struct cell *fresh = NULL;
+    char name[NAME_SHOWN];
+    int r = policy_file_read(place->directory, &before);
+    if (r < 0)
+        return failure_set(f, r, "the workspace's " POLICY_FILE ": %s", strerror(-r));
+    r = policy_parse(text, &before, &after, f);
+    if (r < 0)
+        return r;
+    json_t *changed = policy_differences(&before, &after);
+    if (!changed || json_object_set(object, "changed", changed) < 0 ||
+        json_object_set_new(object, "asked", policy_to_json(&after)) < 0)
+        r = failure_set(f, -ENOMEM, "%s", strerror(ENOMEM));
+    bool at_once = r == 0 && holds_at_once(&before, &after, changed);
+    json_decref(changed);
+    const struct cell_options options = cell_options(k, workspace, place, &after, name);
+    if (r == 0)
+        r = confinement_prepare_change(k->confinement, &options, &before, &fresh, f);
+    if (r < 0)
+        return r;
+    r = policy_file_write(place->directory, &after);
+    if (r < 0) {
+        confinement_forget_change(k->confinement, &fresh);
+        return failure_set(f, r, "the workspace's " POLICY_FILE ": %s", strerror(-r));
+    }
+    confinement_change(k->confinement, place->tree, &after, &fresh);
+    log_info("%s: its policy was changed", options.name);
+    *ret_at_once = at_once;
+    return 0;
+}
+
+int place_change(struct keeper *k, struct bytes workspace, struct bytes policy, json_t *object,
+                 bool *ret_at_once, struct failure *ret_failure)
+{
+    struct place place = PLACE_NONE;
+    int r = open_place(k, workspace, &place);
+    r = r < 0 ? failure_set(ret_failure, r, "%s", r == -ENOENT ? "no such workspace" : strerror(-r))
+              : change(k, workspace, &place, policy, object, ret_at_once, ret_failure);
     place_release(k, &place);
     return r;
 }

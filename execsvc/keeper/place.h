@@ -23,7 +23,13 @@ void place_release(struct keeper *k, struct place *place);
  * there is no such workspace. */
 int place_describe(struct keeper *k, struct bytes workspace, json_t *object);
 
-/* Removes the fence, and the cell. -ENOENT: there is none; -EBUSY: the cell is in use. */
+/* Changes the workspace's policy as EXEC_POLICY_SET says, and adds to object what its answer tells,
+ * but of commands. at_once: it holds for those that run, as well. A negative errno and the failure:
+ * nothing has changed. */
+int place_change(struct keeper *k, struct bytes workspace, struct bytes policy, json_t *object,
+                 bool *ret_at_once, struct failure *ret_failure);
+
+/* Removes the fence, and the cells. -ENOENT: there is none; -EBUSY: a cell is in use. */
 int place_lift(struct keeper *k, struct bytes workspace);
 
 /* No command is started in that workspace any more, until somebody lifts the fence. */

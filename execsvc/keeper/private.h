@@ -1,5 +1,6 @@
 /* The keeper's state, shared by the files that implement keeper.h: keeper.c has the table of
- * commands and the requests, kept.c a command, follower.c whoever follows one. */
+ * commands and the requests, policies.c those about policies, kept.c a command, follower.c whoever
+ * follows one. */
 #pragma once
 
 #include <sys/queue.h>
@@ -211,10 +212,20 @@ void clear_peer_gone(struct keeper *k, const struct peer *p);
  * is the earlier one. */
 int clear_earlier(struct keeper *k, struct bytes workspace, uint32_t slot);
 
+/* --- policies.c ------------------------------------------------------------------------------ */
+
+void policy_tell(struct keeper *k, struct peer *p, uint64_t tag, const struct wire_exec_policy *m);
+void policy_set(struct keeper *k, struct peer *p, uint64_t tag,
+                const struct wire_exec_policy_set *m);
+void policy_lift(struct keeper *k, struct peer *p, uint64_t tag, const struct wire_exec_lift *m);
+
 /* --- keeper.c -------------------------------------------------------------------------------- */
 
 void peer_send(struct peer *p, uint64_t tag, const struct wire_message *m);
 void peer_send_error(struct peer *p, uint64_t tag, int error, const char *text);
+
+/* Was it started in the workspace of that slot? */
+bool kept_is_of(const struct kept *c, struct bytes workspace, uint32_t slot);
 
 /* It has started, ended, or lost its last process. */
 void keeper_changed(struct keeper *k);

@@ -14,6 +14,11 @@ static int begin(void *context, const char *name, int *listener, const struct po
     return 0;
 }
 
+static int change(void *context, void *begun, const struct allow_list *list)
+{
+    return supervisor_change(context, begun, list);
+}
+
 static void end(void *context, void *begun)
 {
     supervisor_end(context, begun);
@@ -22,5 +27,5 @@ static void end(void *context, void *begun)
 struct confinement_egress proxy_for(struct supervisor *supervisor)
 {
     return (struct confinement_egress){
-        .begin = begin, .end = end, .context = supervisor, .port = PROXY_PORT};
+        .begin = begin, .change = change, .end = end, .context = supervisor, .port = PROXY_PORT};
 }

@@ -79,6 +79,7 @@ static const struct {
     {WIRE_EXEC_KILL, on_exec_other},
     {WIRE_EXEC_POLICY, on_exec_other},
     {WIRE_EXEC_LIFT, on_exec_other},
+    {WIRE_EXEC_POLICY_SET, on_exec_other},
     {WIRE_SUBSCRIBE, on_subscribe},
     {WIRE_GOODBYE, on_goodbye},
 };

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,66 @@ def test_its_own_confinement(machine, run_berth):
     assert now["NoNewPrivs"] == "1"
     assert all(int(now[name], 16) == 0 for name in ("CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb"))
     assert now["Uid"].split() == ["65534"] * 4
+
+
+# A command that goes on: a tunnel to a server, which it says is there and when it ends, and then what
+# the proxy answers for each host that it is asked for.
+TALK = r"""
+import socket, sys
+def tunnel(target):
+    s = socket.create_connection(("127.0.0.1", 3128), 20)
+    s.sendall(f"CONNECT {target} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+    return s, s.recv(4096)[9:12].decode()
+s, status = tunnel("example.org:80")
+print(status, flush=True)
+try:
+    print("end" if s.recv(1) == b"" else "data", flush=True)
+except ConnectionResetError:
+    print("reset", flush=True)
+for line in sys.stdin:
+    print(line.strip(), tunnel(line.strip())[1], flush=True)
+"""
+
+
+def test_another_list_for_commands_that_run(machine, run_berth, harness):
+    """What is on the list no more ends and is refused, what is on it now is reached; what a list of
+    another kind would need, a later command has."""
+    service = machine({"network": {"allow": ["example.org:80"]}})
+    url = service.client_env()
+    talk = subprocess.Popen(  # pylint: disable=consider-using-with
+        [harness.program("berth"), "exec", "-w", "w", "-i", "--id", "talk", "--", "/usr/bin/python3", "-c", TALK],
+        env=url, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=harness.directory)
+
+    def change(network):
+        result = run_berth("policy", "--json", "--set", "-", "w", input=json.dumps({"network": network}), check=True)
+        return json.loads(result.stdout)
+
+    def answer(target):
+        talk.stdin.write(target + "\n")
+        talk.stdin.flush()
+        return talk.stdout.readline()
+    try:
+        assert talk.stdout.readline() == "200\n"
+        told = change({"allow": ["www.example.org:80"]})
+        assert (told["changed"], told["kept"]) == (["network"], [])
+        assert talk.stdout.readline() == "reset\n"
+        assert answer("example.org:80") == "example.org:80 403\n"
+        assert answer("www.example.org:80") == "www.example.org:80 200\n"
+        reason = "not on the allow list of this workspace any more"
+        wait_until(lambda: _decisions(service, verdict="ended", host="example.org", reason=reason),
+                   what="the end of the tunnel")
+        # A list of no hosts, for the one that runs; no proxy at all, for the next.
+        assert change("none")["kept"] == []
+        assert answer("www.example.org:80") == "www.example.org:80 403\n"
+        assert "PROXY" not in run_berth("exec", "-w", "w", "--", "env", check=True).stdout
+        assert change({"allow": ["example.org:80"]})["kept"] == ["talk"]
+        assert answer("example.org:80") == "example.org:80 200\n"
+        curl = ["exec", "-w", "w", "--", "curl", "-sS", "--max-time", "20", "http://example.org/n"]
+        assert run_berth(*curl).stdout.startswith("198.51.100.10:80 /n ")
+        # The machine's network is not given to who was started without.
+        assert change("host")["kept"] == ["talk"]
+        assert answer("198.51.100.10:80") == "198.51.100.10:80 403\n"
+    finally:
+        talk.stdin.close()
+        talk.wait(20)
+        talk.stdout.close()

@@ -546,6 +546,7 @@ static const enum wire_type elsewhere[] = {
     WIRE_EXEC_KILL,
     WIRE_EXEC_POLICY,
     WIRE_EXEC_LIFT,
+    WIRE_EXEC_POLICY_SET,
 };
 
 bool race_covers(enum wire_type type)

@@ -404,7 +404,7 @@ static void test_each_message_that_names_a_workspace(void **state)
             assert_int_equal(permit_check(g, NULL, &m, why), -ENOENT);
         }
     }
-    assert_int_equal(count, 12);
+    assert_int_equal(count, 13);
     grant_unref(g);
 }
 
