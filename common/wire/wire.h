@@ -145,9 +145,11 @@ enum wire_exec_flags {
     WIRE_EXEC_STDIN = 1, /* else standard input is /dev/null */
     WIRE_EXEC_MERGE = 2, /* standard error goes into stream 1, in order */
     WIRE_EXEC_PTY = 4,
-    WIRE_EXEC_DETACH = 8,   /* nobody waits for it: it goes on without a client */
-    WIRE_EXEC_KEEP = 16,    /* it goes on when its clients are gone */
-    WIRE_EXEC_DURABLE = 32, /* a crash of the machine forgets neither its ID nor its verdict */
+    WIRE_EXEC_DETACH = 8,      /* nobody waits for it: it goes on without a client */
+    WIRE_EXEC_KEEP = 16,       /* it goes on when its clients are gone */
+    WIRE_EXEC_DURABLE = 32,    /* a crash of the machine forgets neither its ID nor its verdict */
+    WIRE_EXEC_PATH = 64,       /* it sees its workspace at mount_path, if it can */
+    WIRE_EXEC_PATH_ONLY = 128, /* and is not started if it cannot */
 };
 
 enum wire_attach_flags {

@@ -15,6 +15,7 @@ const char shell_usage[] =
     "\n"
     "  -s, --shell PROGRAM   instead of bash, or sh where there is none\n"
     "  -e, --env K=V         sets a variable; -e K passes on the one set here\n"
+    "      --path WHERE      as of exec\n"
     "  -w, --workspace ID    the workspace; the word, if there is one, is a directory in it\n"
     "\n"
     "Examples\n"

@@ -26,7 +26,8 @@ enum {
     OPTION_MAX_OUTPUT,
     OPTION_MEMORY,
     OPTION_PROCESSES,
-    OPTION_REATTACH
+    OPTION_REATTACH,
+    OPTION_PATH
 };
 
 static const struct option long_options[] = {
@@ -47,6 +48,7 @@ static const struct option long_options[] = {
     {"memory", required_argument, NULL, OPTION_MEMORY},
     {"processes", required_argument, NULL, OPTION_PROCESSES},
     {"reattach", required_argument, NULL, OPTION_REATTACH},
+    {"path", required_argument, NULL, OPTION_PATH},
     {"cwd", required_argument, NULL, 'C'},
     {"help", no_argument, NULL, 'h'},
     {0},
@@ -57,6 +59,7 @@ static const struct option shell_options[] = {
     {"directory", required_argument, NULL, 'C'},
     {"env", required_argument, NULL, 'e'},
     {"shell", required_argument, NULL, 's'},
+    {"path", required_argument, NULL, OPTION_PATH},
     {"help", no_argument, NULL, 'h'},
     {0},
 };
@@ -131,6 +134,18 @@ static int parse_on_disconnect(struct exec_options *o, const char *text,
     return 0;
 }
 
+static int parse_path(const char *text, enum exec_path *ret, struct failure *ret_failure)
+{
+    static const char *const names[] = {
+        [EXEC_PATH_AUTO] = "auto", [EXEC_PATH_LOCAL] = "local", [EXEC_PATH_REMOTE] = "remote"};
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (strcmp(text, names[i]) == 0) {
+            *ret = (enum exec_path)i;
+            return 0;
+        }
+    return failure_set(ret_failure, -EINVAL, "--path: auto, local or remote, not %s", text);
+}
+
 static int parse_one(struct exec_options *o, int option, struct failure *ret_failure)
 {
     if (option == 'w')
@@ -163,6 +178,8 @@ static int parse_one(struct exec_options *o, int option, struct failure *ret_fai
         return parse_processes(optarg, &o->processes_max, ret_failure);
     else if (option == OPTION_REATTACH)
         return parse_reattach(optarg, &o->reattach_s, ret_failure);
+    else if (option == OPTION_PATH)
+        return parse_path(optarg, &o->path, ret_failure);
     else if (option == 's')
         o->shell = optarg;
     else if (option == OPTION_PERSIST)

@@ -8,6 +8,13 @@
 #include "base/failure.h"
 #include "cli/cli.h"
 
+/* Where the command sees its workspace. */
+enum exec_path {
+    EXEC_PATH_AUTO,   /* where it is mounted here, if that can be */
+    EXEC_PATH_LOCAL,  /* there, or it is not started */
+    EXEC_PATH_REMOTE, /* where the service has it */
+};
+
 struct exec_options {
     const char *workspace;    /* -w: a thread ID; NULL: that of the working directory */
     const char *directory;    /* -C; NULL: the working directory's in the mount, else the root */
@@ -19,6 +26,7 @@ struct exec_options {
     const char *shell;   /* of berth shell: the program, or NULL */
     const char *persist; /* --persist, and "0" for --no-persist; NULL: not given */
     uint64_t timeout_ms; /* 0: none */
+    enum exec_path path;
     bool input;
     bool terminal;
     bool merge;

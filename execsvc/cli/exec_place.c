@@ -64,8 +64,8 @@ static int find_by_directory(struct cli *cli, const struct exec_options *options
     return 1;
 }
 
-int exec_place_find(struct cli *cli, const struct exec_options *options, const char *path,
-                    struct here *here, struct buffer *directory, struct exec_place *ret)
+static int find(struct cli *cli, const struct exec_options *options, const char *path,
+                struct here *here, struct buffer *directory, struct exec_place *ret)
 {
     struct failure failure;
     const char *given = options->directory ? options->directory : "";
@@ -79,8 +79,10 @@ int exec_place_find(struct cli *cli, const struct exec_options *options, const c
     if (options->workspace) {
         if (found == 0)
             cli_use_here(cli, here);
-        *ret =
-            (struct exec_place){.workspace = options->workspace, .directory = options->directory};
+        bool same = found == 0 && here->workspace && is_workspace(here, options->workspace);
+        *ret = (struct exec_place){.workspace = options->workspace,
+                                   .directory = options->directory,
+                                   .mount_path = same ? here->workspace_path : NULL};
         return 0;
     }
     /* Where we stand may be above the workspace that -C leads into. */
@@ -111,6 +113,22 @@ int exec_place_find(struct cli *cli, const struct exec_options *options, const c
                                .by_name = here->by_name,
                                .directory = (const char *)directory->data,
                                .mount_path = here->workspace_path};
+    return 0;
+}
+
+int exec_place_find(struct cli *cli, const struct exec_options *options, const char *path,
+                    struct here *here, struct buffer *directory, struct exec_place *ret)
+{
+    struct exec_place place;
+    int r = find(cli, options, path, here, directory, &place);
+    if (r < 0)
+        return r;
+    if (options->path == EXEC_PATH_LOCAL && !place.mount_path) {
+        cli_error(cli, "--path=local: the workspace is not known to be mounted here: go into its "
+                       "mount, or name a directory there with -C");
+        return -ENOENT;
+    }
+    *ret = place;
     return 0;
 }
 

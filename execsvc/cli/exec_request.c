@@ -22,9 +22,12 @@ static int append_terminal_type(struct buffer *list, uint32_t *count)
     return r < 0 ? r : append_string(list, count, (const char *)variable.data);
 }
 
-static uint32_t flags_of(const struct exec_options *o)
+static uint32_t flags_of(const struct exec_options *o, const struct exec_place *place)
 {
-    return (o->input ? WIRE_EXEC_STDIN : 0U) | (o->merge ? WIRE_EXEC_MERGE : 0U) |
+    bool at_path = place->mount_path && o->path != EXEC_PATH_REMOTE;
+    return (at_path ? WIRE_EXEC_PATH : 0U) |
+           (at_path && o->path == EXEC_PATH_LOCAL ? WIRE_EXEC_PATH_ONLY : 0U) |
+           (o->input ? WIRE_EXEC_STDIN : 0U) | (o->merge ? WIRE_EXEC_MERGE : 0U) |
            (o->terminal ? WIRE_EXEC_PTY : 0U) | (o->detach ? WIRE_EXEC_DETACH : 0U) |
            (o->keep ? WIRE_EXEC_KEEP : 0U) | (o->id ? WIRE_EXEC_DURABLE : 0U);
 }
@@ -44,7 +47,7 @@ int exec_request_start(const struct exec_options *o, const struct exec_place *pl
         return r;
     ret->message = (struct wire_message){
         .type = WIRE_EXEC,
-        .exec = {.flags = flags_of(o),
+        .exec = {.flags = flags_of(o, place),
                  .workspace_flags = place->by_name ? WIRE_WORKSPACE_BY_NAME : 0,
                  .timeout_ms = o->timeout_ms,
                  .max_output = o->max_output,

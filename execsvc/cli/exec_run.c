@@ -79,6 +79,8 @@ struct exec_run {
     int status;
 
     struct exec_input *input; /* NULL: none */
+    struct buffer path;       /* where it sees its workspace, as a string; empty: not known */
+    struct buffer path_text;
 
     struct exec_terminal terminal;
     struct event *signals[ARRAY_SIZE(forwarded_signals)];
@@ -248,9 +250,19 @@ static void on_credit(void *context, uint64_t tag)
         exec_input_writable(run->input);
 }
 
+/* Without memory it is not told. */
+static void keep_text(struct buffer *b, struct bytes text)
+{
+    b->len = 0;
+    if (text.len > 0 && buffer_append(b, text.data, text.len) == 0 && buffer_append_u8(b, 0) < 0)
+        b->len = 0;
+}
+
 static void on_started(struct exec_run *run, const struct wire_exec_started *started)
 {
     run->started = true;
+    keep_text(&run->path, started->path);
+    keep_text(&run->path_text, started->path_text);
     if (run->options->input && !run->options->detach) {
         int r = run->input ? 0 : exec_input_new(run->base, &run->input);
         if (r == 0)
@@ -280,11 +292,18 @@ static void on_item(void *context, uint64_t tag, const struct wire_message *item
         on_output(run, &item->exec_output);
 }
 
+static json_t *json_of(const struct buffer *text)
+{
+    return text->len > 0 ? text_json((const char *)text->data) : json_null();
+}
+
 static int print_json(struct exec_run *run, const struct wire_exec_exit *verdict, int status)
 {
     json_t *object =
         exec_result_json(verdict, status, &run->streams[0].capture, &run->streams[1].capture);
     if (object && (json_object_set_new(object, "id", text_json(run->id)) < 0 ||
+                   json_object_set_new(object, "path", json_of(&run->path)) < 0 ||
+                   json_object_set_new(object, "path_text", json_of(&run->path_text)) < 0 ||
                    json_object_set_new(object, "connection",
                                        json_pack("{s:s,s:f}", "way", run->way, "setup_ms",
                                                  (double)run->setup_ns / NSEC_PER_MSEC)) < 0)) {
@@ -692,6 +711,8 @@ static void run_release(struct exec_run *run)
 {
     exec_terminal_leave(&run->terminal);
     exec_input_free(run->input);
+    buffer_release(&run->path);
+    buffer_release(&run->path_text);
     if (run->stop)
         event_free(run->stop);
     if (run->grace)

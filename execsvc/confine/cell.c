@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <limits.h>
-#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,9 +17,6 @@
 /* Cells without processes; stops who runs a command in each of many workspaces from filling the
  * table of processes with inits. */
 #define IDLE_MAX 32
-
-/* How long a probe may take; far above what it needs on a machine that is busy. */
-#define PROBE_MS 10000
 
 /* What a cell is made of. */
 struct plan {
@@ -302,60 +298,6 @@ static int begin_egress(const struct confinement *c, struct cell *cell, const st
 
 /* --- measuring ------------------------------------------------------------------------------- */
 
-/* Of a probe. */
-struct measurement {
-    int32_t error;
-    uint32_t step;
-    struct attest_facts facts;
-};
-
-static _Noreturn void probe_run(const struct cell *cell, int to)
-{
-    struct measurement m = {0};
-    m.error = restraint_probe(&cell->restraint, cell->restraint.landlock, &m.facts, &m.step);
-    ssize_t n = write(to, &m, sizeof m);
-    (void)n;
-    _exit(0);
-}
-
-/* What is behind it is inside of the sandbox, itself it is not. */
-static _Noreturn void probe_usher(const struct cell *cell, int to)
-{
-    if (!cell->sandbox)
-        probe_run(cell, to);
-    int r = sandbox_join(cell->sandbox);
-    pid_t pid = r < 0 ? -1 : _Fork();
-    if (pid == 0)
-        probe_run(cell, to);
-    while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-        ;
-    _exit(0);
-}
-
-static int probe(struct confinement *c, const struct cell *cell, struct measurement *ret)
-{
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) < 0)
-        return -errno;
-    _cleanup_close_ int from = ends[0];
-    pid_t pid = fork();
-    if (pid == 0)
-        probe_usher(cell, ends[1]);
-    (void)close(ends[1]);
-    if (pid < 0)
-        return -EAGAIN;
-    struct pollfd ready = {.fd = from, .events = POLLIN};
-    int n;
-    while ((n = poll(&ready, 1, PROBE_MS)) < 0 && errno == EINTR)
-        ;
-    int r = n > 0 && read(from, ret, sizeof *ret) == sizeof *ret ? ret->error : -ETIMEDOUT;
-    if (n <= 0)
-        (void)kill(pid, SIGKILL);
-    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-        ;
-    return r;
-}
-
 /* What is wider than was asked for, or NULL. */
 static const char *judge(const struct confinement *c, const struct cell *cell, const struct plan *p,
                          const struct attest_facts *own)
@@ -393,19 +335,18 @@ static const char *judge(const struct confinement *c, const struct cell *cell, c
 static int measure(struct confinement *c, struct cell *cell, const struct plan *p,
                    struct failure *f)
 {
-    struct measurement m = {.step = RESTRAINT_MEASURE};
+    uint32_t step = RESTRAINT_MEASURE;
     struct attest_facts own;
     int r = attest_measure(NULL, &own);
     if (r == 0)
-        r = probe(c, cell, &m);
+        r = probe_measure(cell->sandbox, -1, &cell->restraint, &cell->facts, &step);
     if (r < 0)
         return failure_set(f, r, "a probe of what holds commands: %s: %s",
-                           restraint_step_name(m.step), strerror(-r));
-    cell->facts = m.facts;
+                           restraint_step_name(step), strerror(-r));
     const char *wider = judge(c, cell, p, &own);
     if (wider)
         return failure_set(f, -EPERM, "what was made is wider than the policy: %s", wider);
-    cell->restraint.expected = m.facts;
+    cell->restraint.expected = cell->facts;
     cell_set_limits(cell, p->policy);
     cell->restraint.attested = true;
     return 0;
@@ -414,6 +355,8 @@ static int measure(struct confinement *c, struct cell *cell, const struct plan *
 void cell_free(struct confinement *c, struct cell *cell)
 {
     int pidfd;
+    /* Another cell's views may be at the same places by now. */
+    views_free(&cell->views, cell->retired ? NULL : cell->sandbox);
     if (cell->sandbox) {
         sandbox_end(cell->sandbox, &pidfd);
         confinement_reap_later(c, &pidfd);
@@ -422,6 +365,8 @@ void cell_free(struct confinement *c, struct cell *cell)
         c->egress.end(c->egress.context, cell->egress);
     close_fd(&cell->landlock);
     free(cell->private);
+    free(cell->workspace);
+    free(cell->home);
     policy_release(&cell->policy);
     free(cell);
 }
@@ -451,6 +396,9 @@ int cell_new(struct confinement *c, const struct cell_options *o, struct cell **
         r = measure(c, cell, &p, f);
     if (r == 0 && p.landlocked && !p.own_root && p.private[0] &&
         !(cell->private = strdup(p.private)))
+        r = failure_set(f, -ENOMEM, "%s", strerror(ENOMEM));
+    if (r == 0 && p.own_root &&
+        (!(cell->workspace = strdup(p.workspace)) || (p.home && !(cell->home = strdup(p.home)))))
         r = failure_set(f, -ENOMEM, "%s", strerror(ENOMEM));
     if (r == 0)
         r = begin_egress(c, cell, &p, o->name, f);
@@ -590,6 +538,21 @@ void confinement_release_cell(struct confinement *c, struct cell *cell)
     cell->idle_since_ns = clock_monotonic_ns();
 }
 
+int cell_hold_view(struct confinement *c, struct cell *cell, const char *path, struct view **ret,
+                   struct failure *ret_failure)
+{
+    if (!cell->workspace)
+        return failure_set(
+            ret_failure, -EOPNOTSUPP, "commands have no root of their own here%s%s",
+            holds(c, MECHANISM_MOUNT_NAMESPACE) ? "" : ": ",
+            holds(c, MECHANISM_MOUNT_NAMESPACE) ? "" : c->findings[MECHANISM_MOUNT_NAMESPACE].text);
+    const struct view_options options = {.sandbox = cell->sandbox,
+                                         .restraint = &cell->restraint,
+                                         .workspace = cell->workspace,
+                                         .home = cell->home};
+    return view_hold(&cell->views, &options, path, ret, ret_failure);
+}
+
 const struct sandbox *cell_sandbox(const struct cell *cell)
 {
     return cell->sandbox;
@@ -643,25 +606,26 @@ static const char *network_by(const struct cell *cell)
 
 json_t *cell_measured(struct confinement *c, const struct cell *cell)
 {
-    struct measurement m = {.step = RESTRAINT_MEASURE};
-    int r = probe(c, cell, &m);
+    struct attest_facts facts;
+    uint32_t step;
+    int r = probe_measure(cell->sandbox, -1, &cell->restraint, &facts, &step);
     json_t *missing = json_object();
     for (enum mechanism i = 0; missing && i < MECHANISM_COUNT; i++)
         if (!holds(c, i))
             (void)json_object_set_new(missing, mechanism_name(i), json_string(c->findings[i].text));
     json_t *object =
-        json_pack("{s:s, s:s, s:s, s:o}", "level", level_name(confinement_level(c)), "filesystem",
-                  filesystem_by(cell), "network", network_by(cell), "missing", missing);
+        json_pack("{s:s, s:s, s:s, s:o, s:o}", "level", level_name(confinement_level(c)),
+                  "filesystem", filesystem_by(cell), "network", network_by(cell), "missing",
+                  missing, "paths", views_to_json(&cell->views));
     if (!object)
         return NULL;
     if (r < 0) {
-        (void)json_object_set_new(
-            object, "unknown", json_sprintf("%s: %s", restraint_step_name(m.step), strerror(-r)));
+        (void)json_object_set_new(object, "unknown",
+                                  json_sprintf("%s: %s", restraint_step_name(step), strerror(-r)));
         return object;
     }
-    uint32_t difference =
-        attest_compare(&m.facts, &cell->restraint.expected, &cell->restraint.scope);
-    (void)json_object_set_new(object, "facts", attest_to_json(&m.facts));
+    uint32_t difference = attest_compare(&facts, &cell->restraint.expected, &cell->restraint.scope);
+    (void)json_object_set_new(object, "facts", attest_to_json(&facts));
     if (difference)
         (void)json_object_set_new(object, "changed",
                                   json_string(attest_difference_name(difference)));

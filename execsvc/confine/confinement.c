@@ -111,7 +111,7 @@ static int try_sandbox(struct confinement *c, int namespaces, bool with_root, st
         return r;
     pid_t pid = fork();
     if (pid == 0)
-        _exit(sandbox_join(sandbox) < 0 ? 1 : with_root || same_root(&st) ? 0 : 2);
+        _exit(sandbox_join(sandbox, -1) < 0 ? 1 : with_root || same_root(&st) ? 0 : 2);
     int status = 1 << 8;
     while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;

@@ -37,6 +37,7 @@ enum level {
 
 struct confinement;
 struct cell;
+struct view;
 
 /* Serves the connections of a workspace whose network is POLICY_NETWORK_ALLOW. */
 struct confinement_egress {
@@ -140,6 +141,11 @@ void confinement_forget_change(struct confinement *c, struct cell **fresh);
 /* Holds once more one that is held. */
 struct cell *confinement_share_cell(struct cell *cell);
 
+/* The workspace at another path as well (view.h), which is held until it is given back by
+ * view_release, no longer than the cell. As view_hold; -EOPNOTSUPP: this cell can have none. */
+int cell_hold_view(struct confinement *c, struct cell *cell, const char *path, struct view **ret,
+                   struct failure *ret_failure);
+
 /* All borrowed, for as long as the cell is held. Without a sandbox: NULL. */
 const struct sandbox *cell_sandbox(const struct cell *cell);
 const struct restraint *cell_restraint(const struct cell *cell);
@@ -158,6 +164,6 @@ const char *cell_private(const struct cell *cell);
 uint16_t cell_proxy_port(const struct cell *cell);
 
 /* What a probe inside finds now: {"level", "filesystem", "network": what holds commands to what the
- * policy says; "facts"; "missing": {MECHANISM: why}; "changed": what is not as when it was made, or
- * "unknown": why nothing can be found}. NULL: no memory. */
+ * policy says; "facts"; "missing": {MECHANISM: why}; "paths": of views; "changed": what is not as
+ * when it was made, or "unknown": why nothing can be found}. NULL: no memory. */
 json_t *cell_measured(struct confinement *c, const struct cell *cell);

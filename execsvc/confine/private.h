@@ -7,6 +7,7 @@
 
 #include "confine/confinement.h"
 #include "confine/syscalls.h"
+#include "confine/view.h"
 
 struct finding {
     bool holds;
@@ -34,6 +35,9 @@ struct cell {
     struct attest_facts facts; /* as they were measured, limits too */
     int landlock;              /* without a sandbox's */
     char *private;             /* see cell_private */
+    char *workspace;           /* its path; NULL: there are no views */
+    char *home;
+    struct views views;
     bool has_egress;
     void *egress;
     uint16_t proxy_port;

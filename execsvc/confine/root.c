@@ -67,6 +67,25 @@ static const char *const kernel_hidden[] = {
 static const char *const kernel_read_only[] = {"/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs",
                                                "/proc/dynamic_debug"};
 
+static const char *const kernel_paths[] = {"/proc", "/sys", "/dev", "/run"};
+
+static bool is_below(const char *path, const char *directory)
+{
+    size_t len = strlen(directory);
+    return strncmp(path, directory, len) == 0 && (path[len] == 0 || path[len] == '/');
+}
+
+bool root_reserves(const char *path)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(system_paths); i++)
+        if (is_below(path, system_paths[i]))
+            return true;
+    for (size_t i = 0; i < ARRAY_SIZE(kernel_paths); i++)
+        if (is_below(path, kernel_paths[i]))
+            return true;
+    return false;
+}
+
 /* --- planning -------------------------------------------------------------------------------- */
 
 static int add(struct root *root, enum step_kind kind, const char *source, const char *target,
@@ -433,6 +452,23 @@ int root_build(struct root *root, const char **ret_step)
         mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL) < 0)
         return -errno;
     return 0;
+}
+
+int root_copy(int *ret)
+{
+    struct mount_attr attr = {.attr_clr = MOUNT_ATTR_RDONLY};
+    _cleanup_close_ int fd = (int)syscall(SYS_open_tree, AT_FDCWD, "/",
+                                          OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
+    if (fd < 0 || syscall(SYS_mount_setattr, fd, "", AT_EMPTY_PATH, &attr, sizeof attr) < 0)
+        return -errno;
+    *ret = take_fd(&fd);
+    return 0;
+}
+
+int root_bind_workspace(const char *path)
+{
+    _cleanup_close_ int mount = clone_mount(ROOT_WORKSPACE, MOUNT_ATTR_NODEV);
+    return mount < 0 ? mount : attach(mount, path, true);
 }
 
 int root_allow(const struct root *root, int landlock, const char **ret_step)

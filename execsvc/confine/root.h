@@ -6,6 +6,7 @@
  * It is planned where memory may be had, as a list of steps, and built after the fork. */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/failure.h"
@@ -35,7 +36,18 @@ void root_free(struct root *root);
  * constant. Async-signal-safe. */
 int root_build(struct root *root, const char **ret_step);
 
-/* Adds to a set of Landlock's what is to be reached in it. After root_build, as it. */
+/* After root_build, as the next two: a copy of the whole, in which the root itself can be written
+ * to. */
+int root_copy(int *ret);
+
+/* The workspace at `path` as well, a directory that is there. */
+int root_bind_workspace(const char *path);
+
+/* Whether a path is, or is below, what the root has from the machine, or what programs take for
+ * the kernel's. */
+bool root_reserves(const char *path);
+
+/* Adds to a set of Landlock's what is to be reached in it. */
 int root_allow(const struct root *root, int landlock, const char **ret_step);
 
 /* The same for a process that sees the machine's own root: what is the workspace's, and what of the

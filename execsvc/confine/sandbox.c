@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -19,7 +20,10 @@
 #include "confine/privileges.h"
 
 /* What the init makes and hands over. */
-enum gift { GIFT_TERMINALS, GIFT_LANDLOCK, GIFT_LISTENER, GIFT_COUNT };
+enum gift { GIFT_TERMINALS, GIFT_LANDLOCK, GIFT_LISTENER, GIFT_TREE, GIFT_COUNT };
+
+/* Of a visitor. What it forks goes on with a copy, and reads files and paths there. */
+#define VISIT_STACK ((size_t)512 << 10)
 
 struct sandbox {
     pid_t init;
@@ -82,6 +86,10 @@ static int own_root(const struct sandbox_options *o, const struct mounts *foreig
     gifts[GIFT_TERMINALS] = open("/dev/pts", O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (gifts[GIFT_TERMINALS] < 0)
         return -errno;
+    *ret_step = "its tree";
+    r = root_copy(&gifts[GIFT_TREE]);
+    if (r < 0)
+        return r;
     *ret_step = "Landlock";
     if (o->landlock)
         r = landlock_new(o->landlock, &gifts[GIFT_LANDLOCK]);
@@ -139,7 +147,7 @@ static _Noreturn void init_run(int channel, const struct sandbox_options *o,
     /* The parent maps our user first. At its end there is nobody to serve. */
     if (read(channel, &go, 1) != 1)
         _exit(0);
-    int gifts[GIFT_COUNT] = {-1, -1, -1};
+    int gifts[GIFT_COUNT] = {-1, -1, -1, -1};
     struct readiness readiness = {0};
     readiness.error = set_up(o, foreign, gifts, &readiness.step);
     (void)chdir("/");
@@ -303,7 +311,7 @@ int sandbox_new(const struct sandbox_options *options, struct sandbox **ret,
     *s = (struct sandbox){.pidfd = -1,
                           .flags = CLONE_NEWPID | CLONE_NEWNS | options->namespaces |
                                    (own_user ? CLONE_NEWUSER : 0),
-                          .gifts = {-1, -1, -1}};
+                          .gifts = {-1, -1, -1, -1}};
     sigset_t all, old;
     (void)sigfillset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, &old);
@@ -358,12 +366,69 @@ int sandbox_landlock(const struct sandbox *s)
     return s->gifts[GIFT_LANDLOCK];
 }
 
+int sandbox_tree(const struct sandbox *s)
+{
+    return s->gifts[GIFT_TREE];
+}
+
 int sandbox_take_listener(struct sandbox *s)
 {
     return take_fd(&s->gifts[GIFT_LISTENER]);
 }
 
-int sandbox_join(const struct sandbox *s)
+int sandbox_join(const struct sandbox *s, int mounts)
 {
-    return setns(s->pidfd, s->flags) < 0 ? -errno : 0;
+    if (mounts < 0)
+        return setns(s->pidfd, s->flags) < 0 ? -errno : 0;
+    /* Before its mounts: the right to enter those comes with the user namespace. */
+    if (setns(s->pidfd, s->flags & ~CLONE_NEWNS) < 0 || setns(mounts, CLONE_NEWNS) < 0)
+        return -errno;
+    return 0;
+}
+
+/* ThreadSanitizer's own clone() takes it that a child has memory of its own. */
+#ifdef __has_feature
+#if __has_feature(thread_sanitizer)
+extern int __clone(int (*run)(void *), void *stack, int flags, void *context, ...);
+#define clone __clone
+#endif
+#endif
+
+struct visitor {
+    const struct sandbox *sandbox;
+    int mounts;
+    int (*visit)(void *context);
+    void *context;
+    int result;
+};
+
+static int visitor_run(void *context)
+{
+    struct visitor *v = context;
+    v->result = sandbox_join(v->sandbox, v->mounts);
+    if (v->result == 0)
+        v->result = v->visit(v->context);
+    return 0;
+}
+
+int sandbox_visit(const struct sandbox *s, int mounts, int (*visit)(void *context), void *context)
+{
+    struct visitor v = {
+        .sandbox = s, .mounts = mounts, .visit = visit, .context = context, .result = -ECHILD};
+    void *stack = mmap(NULL, VISIT_STACK, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_NORESERVE, -1, 0);
+    if (stack == MAP_FAILED)
+        return -errno;
+    /* To join a user namespace takes it from the memory, which is ours, and with it /proc/self from
+     * those who are not root. */
+    int dumpable = prctl(PR_GET_DUMPABLE);
+    pid_t pid = clone(visitor_run, (char *)stack + VISIT_STACK,
+                      CLONE_VM | CLONE_VFORK | CLONE_FILES | SIGCHLD, &v);
+    int r = pid < 0 ? -errno : 0;
+    while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+    if (dumpable == 1 && prctl(PR_GET_DUMPABLE) != 1)
+        (void)prctl(PR_SET_DUMPABLE, 1);
+    (void)munmap(stack, VISIT_STACK);
+    return r < 0 ? r : v.result;
 }

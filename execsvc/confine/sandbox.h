@@ -56,11 +56,21 @@ int sandbox_terminals(const struct sandbox *s);
 /* The set of Landlock's, or -1. Borrowed. */
 int sandbox_landlock(const struct sandbox *s);
 
+/* Its root with all that is in it, seen from outside, where nothing keeps the directories of the
+ * root itself from being written to; -1: it has no root of its own. Borrowed. */
+int sandbox_tree(const struct sandbox *s);
+
 /* The socket that listens inside (stream, blocking, close-on-exec), which the caller takes over; it
  * keeps the network namespace alive. -1: there is none, or it was taken. Connections to it come
  * from commands of this workspace and nobody else. */
 int sandbox_take_listener(struct sandbox *s);
 
 /* For the child that is to become part of it, whose own children then are: async-signal-safe. After
- * this the child's root and working directory are the sandbox's. */
-int sandbox_join(const struct sandbox *s);
+ * this the child's root and working directory are the sandbox's. mounts: a mount namespace that
+ * was derived from the sandbox's, instead of that; or -1. */
+int sandbox_join(const struct sandbox *s, int mounts);
+
+/* The same for a moment: `visit` runs there, with our memory and our descriptors, while we wait:
+ * what it opens is ours. What it forks is inside, itself it is not. Async-signal-safe functions
+ * only. A negative errno, or what it returns. */
+int sandbox_visit(const struct sandbox *s, int mounts, int (*visit)(void *context), void *context);

@@ -551,7 +551,7 @@ static int command_prepare(struct command *c, const struct command_options *opti
     c->drain = evtimer_new(c->base, on_drained, c);
     if (!c->timeout || !c->drain)
         return -ENOMEM;
-    return kill_set_new(options->confinement, options->cell, &c->kill_set);
+    return kill_set_new(options->confinement, options->cell, options->view, &c->kill_set);
 }
 
 static void command_release(struct command *c)
@@ -611,6 +611,7 @@ int command_start(struct event_base *base, const struct command_options *options
             .envp = options->envp,
             .root = options->root,
             .cwd = options->cwd,
+            .root_path = options->root_path,
             .streams = {streams.child[0], streams.child[1], streams.child[2]},
             .terminal = c->terminal,
             .limits = options->limits,

@@ -19,6 +19,7 @@
 struct cell;
 struct command;
 struct confinement;
+struct view;
 
 /* All borrowed until command_start returns. */
 struct command_options {
@@ -36,6 +37,8 @@ struct command_options {
     const struct spawn_limits *limits;
     struct confinement *confinement; /* NULL: see kill_set_new. Must outlive the command */
     struct cell *cell;               /* see kill_set_new */
+    struct view *view;
+    const char *root_path; /* see struct spawn_options */
 };
 
 /* How it ended. Fields as in EXEC_EXIT. text is bytes: paths in it are as they were given. */

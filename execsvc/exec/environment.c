@@ -57,6 +57,7 @@ static int build_base(const struct environment_base *base, struct strings *envir
         {"BERTH_WORKSPACE", base->workspace},
         {"TERM", base->terminal ? "xterm" : NULL},
         {"TMPDIR", base->tmp},
+        {"PWD", base->working},
         {"ALL_PROXY", proxy},
         {"HTTP_PROXY", proxy},
         {"HTTPS_PROXY", proxy},

@@ -20,6 +20,7 @@ struct environment_base {
     const char *workspace;  /* BERTH_WORKSPACE: the directory name, which always fits */
     bool terminal;          /* TERM is set */
     const char *tmp;        /* TMPDIR; NULL: not set, that is /tmp */
+    const char *working;    /* PWD, which compilers write down; NULL: not set */
     uint16_t proxy_port;    /* of an HTTP proxy on 127.0.0.1, in HTTP_PROXY and the like; 0: none */
 };
 

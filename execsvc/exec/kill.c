@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/table.h"
 #include "confine/confinement.h"
+#include "confine/view.h"
 #include "exec/processes.h"
 
 /* How long everything is held still before it is killed, so that the receipt counts what there was
@@ -38,6 +39,7 @@ struct kill_set {
     struct confinement *confinement;
     struct cgroup *cgroup;
     struct cell *cell; /* held, or NULL */
+    struct view *view; /* likewise */
     struct monitor monitor;
     pid_t leader;       /* 0: not started */
     int leader_pidfd;   /* a copy of our own */
@@ -54,7 +56,8 @@ static bool by_cgroup(const struct kill_set *set)
     return set->means == WIRE_MEANS_CGROUP;
 }
 
-int kill_set_new(struct confinement *confinement, struct cell *cell, struct kill_set **ret)
+int kill_set_new(struct confinement *confinement, struct cell *cell, struct view *view,
+                 struct kill_set **ret)
 {
     struct kill_set *set = calloc(1, sizeof *set);
     if (!set)
@@ -70,6 +73,8 @@ int kill_set_new(struct confinement *confinement, struct cell *cell, struct kill
         set->means = WIRE_MEANS_CGROUP;
     if (cell)
         set->cell = confinement_share_cell(cell);
+    if (view)
+        set->view = view_share(view);
     *ret = set;
     return 0;
 }
@@ -89,7 +94,10 @@ int kill_set_spawn(struct kill_set *set, const struct spawn_options *options,
 {
     const struct spawn_place place = {
         .sandbox = set->cell ? cell_sandbox(set->cell) : NULL,
-        .restraint = set->cell ? cell_restraint(set->cell) : NULL,
+        .mounts = set->view ? view_mounts(set->view) : -1,
+        .restraint = set->view   ? view_restraint(set->view)
+                     : set->cell ? cell_restraint(set->cell)
+                                 : NULL,
         .cgroup = by_cgroup(set) ? cgroup_fd(set->cgroup) : -1,
         .monitored = !by_cgroup(set),
     };
@@ -454,6 +462,8 @@ void kill_set_free(struct kill_set *set)
     reap(set, &set->monitor.pidfd);
     reap(set, &set->leader_pidfd);
     cgroup_free(set->cgroup);
+    if (set->view)
+        view_release(set->view);
     if (set->cell)
         confinement_release_cell(set->confinement, set->cell);
     struct member *m;

@@ -22,12 +22,14 @@
 struct kill_set;
 struct cell;
 struct confinement;
+struct view;
 
 /* An empty set, to be filled by kill_set_spawn. confinement: borrowed for the set's life; NULL: a
  * subreaper and nothing else. cell: where the leader starts, held for as long; NULL: where this
- * process is. Without a cgroup where there ought to be one, it is by subreaper.
- * -ENOMEM. */
-int kill_set_new(struct confinement *confinement, struct cell *cell, struct kill_set **ret);
+ * process is. view: of that cell, likewise, or NULL. Without a cgroup where there ought to be one,
+ * it is by subreaper. -ENOMEM. */
+int kill_set_new(struct confinement *confinement, struct cell *cell, struct view *view,
+                 struct kill_set **ret);
 
 /* Kills whatever is left, without waiting for it to be gone, and forgets it. */
 void kill_set_free(struct kill_set *set);

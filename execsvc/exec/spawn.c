@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -38,9 +37,6 @@ enum child_fd { CHILD_REPORT = 3, CHILD_ROOT = 4, CHILD_LANDLOCK = 5, CHILD_FIRS
 /* How long a monitor may take to fork the leader; far above what it needs on a machine
  * that is busy. */
 #define HANDOFF_MS 10000
-
-/* Of an usher. What it forks goes on with a copy, and reads files and paths there. */
-#define USHER_STACK ((size_t)512 << 10)
 
 struct child_report {
     int32_t stage;
@@ -422,23 +418,16 @@ static _Noreturn void first_run(const struct birth *b, bool joins)
     leader_run(b, joins);
 }
 
-/* Joins the sandbox and forks there a child of its own parent's: its children are inside, itself it
- * is not. It runs on our memory and with our descriptors while we wait, so that nothing is copied
- * for it, and what it has made is ours already. */
+/* In the sandbox, as its visitor: forks a child of its own parent's. */
 static int usher_run(void *context)
 {
     struct birth *b = context;
-    const struct spawn_place *place = b->options->place;
-    b->stage = WIRE_STAGE_CONFINE;
-    b->born = sandbox_join(place->sandbox);
-    if (b->born < 0)
-        return 0;
     bool joins;
     b->stage = WIRE_STAGE_FORK;
-    b->born = clone_with_pidfd(CLONE_PARENT, place->cgroup, &b->pidfd, &joins);
+    b->born = clone_with_pidfd(CLONE_PARENT, b->options->place->cgroup, &b->pidfd, &joins);
     if (b->born == 0)
         first_run(b, joins);
-    return 0;
+    return b->born < 0 ? b->born : 0;
 }
 
 /* --- in the parent --------------------------------------------------------------- */
@@ -510,42 +499,15 @@ static int take_over(int channel, struct spawn_child *child, enum wire_exec_stag
     return child->pid < 0 ? child->pid : 0;
 }
 
-/* ThreadSanitizer's own clone() takes it that a child has memory of its own. */
-#ifdef __has_feature
-#if __has_feature(thread_sanitizer)
-extern int __clone(int (*run)(void *), void *stack, int flags, void *context, ...);
-#define clone __clone
-#endif
-#endif
-
-/* Forks in the sandbox; fills born and pidfd. */
-static int usher_start(struct birth *b)
-{
-    void *stack = mmap(NULL, USHER_STACK, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_NORESERVE, -1, 0);
-    if (stack == MAP_FAILED)
-        return -errno;
-    /* To join a user namespace takes it from the memory, which is ours, and with it /proc/self from
-     * those who are not root. */
-    int dumpable = prctl(PR_GET_DUMPABLE);
-    b->born = -ECHILD;
-    pid_t usher = clone(usher_run, (char *)stack + USHER_STACK,
-                        CLONE_VM | CLONE_VFORK | CLONE_FILES | SIGCHLD, b);
-    int r = usher < 0 ? -errno : 0;
-    while (usher > 0 && waitpid(usher, NULL, 0) < 0 && errno == EINTR)
-        ;
-    if (dumpable == 1 && prctl(PR_GET_DUMPABLE) != 1)
-        (void)prctl(PR_SET_DUMPABLE, 1);
-    (void)munmap(stack, USHER_STACK);
-    return r < 0 ? r : b->born < 0 ? b->born : 0;
-}
-
 /* The first process of a command: its monitor or, without one, its leader. */
 static int first_start(struct birth *b)
 {
     const struct spawn_place *place = b->options->place;
-    if (place && place->sandbox)
-        return usher_start(b);
+    if (place && place->sandbox) {
+        b->stage = WIRE_STAGE_CONFINE;
+        int r = sandbox_visit(place->sandbox, place->mounts, usher_run, b);
+        return b->born > 0 ? 0 : r;
+    }
     bool joins;
     b->born = clone_with_pidfd(0, place ? place->cgroup : -1, &b->pidfd, &joins);
     if (b->born == 0)
@@ -600,6 +562,13 @@ static int start_plain(struct birth *b, struct spawn_child *child, enum wire_exe
 static int read_root_path(struct birth *b)
 {
     char link[64];
+    const char *seen = b->options->root_path;
+    if (seen) {
+        if (strlen(seen) >= sizeof b->root_path)
+            return -ENAMETOOLONG;
+        strcpy(b->root_path, seen);
+        return 0;
+    }
     (void)snprintf(link, sizeof link, "/proc/self/fd/%d", b->options->root);
     ssize_t n = readlink(link, b->root_path, sizeof b->root_path - 1);
     if (n < 0)

@@ -38,6 +38,7 @@ struct spawn_place {
     int cgroup;                        /* directory of its cgroup, or -1 */
     bool monitored;                    /* below a monitor of its own; no cgroup then */
     const struct sandbox *sandbox;     /* NULL: among this process's own */
+    int mounts;                        /* see sandbox_join; -1 without a sandbox */
     const struct restraint *restraint; /* NULL: none */
 };
 
@@ -46,10 +47,11 @@ struct spawn_options {
     char *const *programs; /* tried in order, as a shell searches PATH */
     char *const *argv;
     char *const *envp;
-    int root;        /* directory that cwd is relative to, and beneath */
-    const char *cwd; /* "" is root itself */
-    int streams[3];  /* become descriptors 0, 1 and 2; the same one may stand several times */
-    bool terminal;   /* streams[0] is a terminal, and becomes the controlling one */
+    int root;              /* directory that cwd is relative to, and beneath */
+    const char *cwd;       /* "" is root itself */
+    const char *root_path; /* of root in a sandbox; NULL: as it is here */
+    int streams[3];        /* become descriptors 0, 1 and 2; the same one may stand several times */
+    bool terminal;         /* streams[0] is a terminal, and becomes the controlling one */
     const struct spawn_limits *limits;
     const struct spawn_place *place; /* NULL: neither cgroup nor monitor */
 };

@@ -59,7 +59,9 @@ static void tell_started(struct follower *f)
                          .attached = !f->starter,
                          .input = c->input_received,
                          .started_at = info->started_at,
-                         .id = info->id},
+                         .id = info->id,
+                         .path = bytes_of_string(c->path ? c->path : ""),
+                         .path_text = bytes_of_string(c->path_text)},
     };
     f->told = true;
     peer_send(f->peer, f->tag, &m);

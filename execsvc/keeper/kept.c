@@ -415,6 +415,7 @@ static void kept_release(struct kept *c)
     close_fd(&c->directory);
     buffer_release(&c->storage);
     buffer_release(&c->request);
+    free(c->path);
     free(c);
 }
 
@@ -484,17 +485,23 @@ static uint64_t lower(uint64_t a, uint64_t b)
     return a == 0 || (b != 0 && b < a) ? b : a;
 }
 
-static int kept_run_in(struct kept *c, const struct wire_exec *exec, const struct place *place,
+static int kept_run_in(struct kept *c, const struct wire_exec *exec, struct place *place,
                        struct command_verdict *refusal)
 {
     struct keeper *k = c->keeper;
     const struct policy *policy = cell_policy(place->cell);
     _cleanup_request_ struct request request = {0};
-    const struct request_place seen = {.private = cell_private(place->cell),
-                                       .proxy_port = cell_proxy_port(place->cell)};
-    int r = request_parse(&k->user, &seen, exec, &request, refusal);
+    int r = place_choose_path(k, exec, place, refusal);
     if (r < 0)
         return r;
+    const struct request_place seen = {.private = cell_private(place->cell),
+                                       .proxy_port = cell_proxy_port(place->cell),
+                                       .path = place->chosen ? place->path : NULL};
+    r = request_parse(&k->user, &seen, exec, &request, refusal);
+    if (r < 0)
+        return r;
+    c->path = take_ptr(place->path);
+    memcpy(c->path_text, place->path_text, sizeof c->path_text);
     const struct command_options options = {
         .programs = request.programs.items,
         .argv = request.argv.items,
@@ -510,6 +517,8 @@ static int kept_run_in(struct kept *c, const struct wire_exec *exec, const struc
         .limits = &k->limits,
         .confinement = k->confinement,
         .cell = place->cell,
+        .view = place->view,
+        .root_path = place->chosen ? c->path : NULL,
     };
     const struct command_events events = {
         .started = on_started,

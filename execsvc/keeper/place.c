@@ -1,11 +1,14 @@
 #include "keeper/place.h"
 
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "confine/policy_file.h"
+#include "confine/view.h"
 #include "names/thread_id.h"
 #include "store/json_file.h"
 
@@ -126,8 +129,63 @@ int place_find(struct keeper *k, struct bytes workspace, struct place *ret,
     return 0;
 }
 
+/* Its own path, which is another one in no sandbox. */
+static int path_of_tree(int tree, char **ret)
+{
+    char link[64], path[PATH_MAX];
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", tree);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    if (n < 0)
+        return -errno;
+    path[n] = 0;
+    *ret = strdup(path);
+    return *ret ? 0 : -ENOMEM;
+}
+
+static int choose(struct keeper *k, const struct wire_exec *exec, struct place *place,
+                  struct failure *f)
+{
+    struct bytes path = exec->mount_path;
+    if (path.len == 0 || memchr(path.data, 0, path.len))
+        return failure_set(f, -EINVAL, "no path was named");
+    _cleanup_free_ char *copy = strndup((const char *)path.data, path.len);
+    if (!copy)
+        return failure_set(f, -ENOMEM, "%s", strerror(ENOMEM));
+    int r = cell_hold_view(k->confinement, place->cell, copy, &place->view, f);
+    if (r == 0) {
+        place->chosen = true;
+        place->path = take_ptr(copy);
+    }
+    return r;
+}
+
+int place_choose_path(struct keeper *k, const struct wire_exec *exec, struct place *place,
+                      struct command_verdict *refusal)
+{
+    struct failure f = {.text = ""};
+    int r = exec->flags & (WIRE_EXEC_PATH | WIRE_EXEC_PATH_ONLY) ? choose(k, exec, place, &f) : 0;
+    if (r == -EPERM) {
+        command_verdict_not_started(refusal, WIRE_STAGE_ATTEST, r, "%s", f.text);
+        place_fence(k, exec->workspace, f.text);
+        return r;
+    }
+    if (r < 0 && (exec->flags & WIRE_EXEC_PATH_ONLY)) {
+        command_verdict_not_started(refusal, WIRE_STAGE_CONFINE, r, "%s", f.text);
+        return r;
+    }
+    (void)snprintf(place->path_text, sizeof place->path_text, "%s", f.text);
+    r = place->path ? 0 : path_of_tree(place->tree, &place->path);
+    if (r < 0)
+        command_verdict_not_started(refusal, WIRE_STAGE_WORKSPACE, r, "the workspace: %s",
+                                    strerror(-r));
+    return r;
+}
+
 void place_release(struct keeper *k, struct place *place)
 {
+    free(take_ptr(place->path));
+    if (place->view)
+        view_release(take_ptr(place->view));
     if (place->cell)
         confinement_release_cell(k->confinement, take_ptr(place->cell));
     close_fd(&place->tree);

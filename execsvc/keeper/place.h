@@ -8,7 +8,11 @@
 struct place {
     int directory; /* the workspace's own */
     int tree;
-    struct cell *cell; /* held */
+    struct cell *cell;                /* held */
+    struct view *view;                /* held, or NULL */
+    char *path;                       /* where a command sees the tree */
+    bool chosen;                      /* by its caller; else it is where it is */
+    char path_text[FAILURE_TEXT_MAX]; /* why not, if he has */
 };
 
 #define PLACE_NONE ((struct place){.directory = -1, .tree = -1})
@@ -17,6 +21,11 @@ struct place {
  * it is fenced. */
 int place_find(struct keeper *k, struct bytes workspace, struct place *ret,
                struct command_verdict *refusal);
+
+/* Where the command is to see its workspace: fills in what is behind `cell`. A negative errno and
+ * the refusal. */
+int place_choose_path(struct keeper *k, const struct wire_exec *exec, struct place *place,
+                      struct command_verdict *refusal);
 void place_release(struct keeper *k, struct place *place);
 
 /* Adds to object what EXEC_POLICY tells. A cell is made if there is none. -ENOMEM; others when

@@ -86,15 +86,17 @@ struct kept {
     uint64_t hash;
     struct keeper *keeper;
     enum kept_state state;
-    bool ran;                /* execve has succeeded */
-    bool unsaved;            /* its verdict is not on the disk yet */
-    bool nameless;           /* its ID was made here, and is told when it has started */
-    struct buffer storage;   /* what the views of record.command point into, but text */
-    struct record record;    /* its spools' geometry once it has ended */
-    char text[1024];         /* record.command.text */
-    int directory;           /* while it runs or is read */
-    struct spool *spools[2]; /* likewise */
-    struct buffer request;   /* EXEC, until it is known on the disk that the ID is taken */
+    bool ran;                         /* execve has succeeded */
+    bool unsaved;                     /* its verdict is not on the disk yet */
+    bool nameless;                    /* its ID was made here, and is told when it has started */
+    char *path;                       /* where it sees its workspace; NULL: not known */
+    char path_text[FAILURE_TEXT_MAX]; /* why not where its caller asked for */
+    struct buffer storage;            /* what the views of record.command point into, but text */
+    struct record record;             /* its spools' geometry once it has ended */
+    char text[1024];                  /* record.command.text */
+    int directory;                    /* while it runs or is read */
+    struct spool *spools[2];          /* likewise */
+    struct buffer request;            /* EXEC, until it is known on the disk that the ID is taken */
     struct sync_job *sync;   /* of that; of the verdict, which nobody is told before its end */
     bool unwanted;           /* it was killed before it started */
     struct command *command; /* while anything of it may live; after its end: it is `left` */

@@ -15,7 +15,7 @@
 
 #define FLAGS_KNOWN                                                                           \
     (KEEPER_UNSYNCED | WIRE_EXEC_STDIN | WIRE_EXEC_MERGE | WIRE_EXEC_PTY | WIRE_EXEC_DETACH | \
-     WIRE_EXEC_KEEP | WIRE_EXEC_DURABLE)
+     WIRE_EXEC_KEEP | WIRE_EXEC_DURABLE | WIRE_EXEC_PATH | WIRE_EXEC_PATH_ONLY)
 
 /* A user database entry without a usable home. */
 #define HOME_FALLBACK "/"
@@ -109,11 +109,25 @@ static int relative_directory(const struct wire_exec *request, char **ret,
     return 0;
 }
 
-static int make_environment(const struct request_user *user, const struct request_place *place,
-                            const struct wire_exec *exec, struct strings *ret,
-                            struct failure *ret_failure)
+/* What a shell that had gone there would have in PWD; false: it would find out. */
+static bool shell_directory(const char *root, const char *directory, char ret[PATH_MAX])
 {
-    char name[THREAD_NAME_MAX + 1], home[PATH_MAX], tmp[PATH_MAX];
+    for (const char *at = directory; *at; at += strspn(at, "/")) {
+        size_t len = strcspn(at, "/");
+        if ((len == 1 && at[0] == '.') || (len == 2 && at[0] == '.' && at[1] == '.') ||
+            (at[len] && (at[len + 1] == '/' || !at[len + 1])))
+            return false;
+        at += len;
+    }
+    int len = snprintf(ret, PATH_MAX, "%s%s%s", root, directory[0] ? "/" : "", directory);
+    return len < PATH_MAX;
+}
+
+static int make_environment(const struct request_user *user, const struct request_place *place,
+                            const struct wire_exec *exec, const char *directory,
+                            struct strings *ret, struct failure *ret_failure)
+{
+    char name[THREAD_NAME_MAX + 1], home[PATH_MAX], tmp[PATH_MAX], working[PATH_MAX];
     int r = thread_id_to_name(exec->workspace, name);
     if (r < 0)
         return failure_set(ret_failure, r, "the workspace's thread ID: %s", strerror(-r));
@@ -125,6 +139,7 @@ static int make_environment(const struct request_user *user, const struct reques
         .user = user->name,
         .home = place->private ? home : user->home,
         .tmp = place->private ? tmp : NULL,
+        .working = place->path && shell_directory(place->path, directory, working) ? working : NULL,
         .proxy_port = place->proxy_port,
         .thread_id = exec->workspace,
         .workspace = name,
@@ -141,7 +156,7 @@ static int parse_strings(const struct request_user *user, const struct request_p
         return failure_set(ret_failure, -EINVAL, "unknown flags");
     int r = environment_arguments(&exec->argv, &q->argv, ret_failure);
     if (r == 0)
-        r = make_environment(user, place, exec, &q->environment, ret_failure);
+        r = make_environment(user, place, exec, q->directory, &q->environment, ret_failure);
     if (r < 0)
         return r;
     r = environment_programs(q->argv.items[0], environment_get(&q->environment, "PATH"),

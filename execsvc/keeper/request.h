@@ -15,10 +15,11 @@ struct request_user {
 int request_user_read(struct request_user *ret);
 void request_user_release(struct request_user *user);
 
-/* What of where they run shows in their environment (see cell_private, cell_proxy_port). */
+/* What of where they run shows in their environment (see cell_private, cell_proxy_port, view.h). */
 struct request_place {
     const char *private; /* NULL: what there is in it is where it ought to be */
     uint16_t proxy_port;
+    const char *path; /* of the workspace, when its caller has chosen it; else NULL */
 };
 
 /* A hash of what is run, where and with which variables: of the same request it is the same, in

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.sandbox
 
 # --- JSON ----------------------------------------------------------------------------------
 
-def test_json_of_an_exit(execute):
+def test_json_of_an_exit(execute, tree):
     result = execute("sh", "-c", "printf 'é\\0'; printf '\\377' >&2; exit 9", options=["--json"])
     assert (result.returncode, result.stderr) == (9, "")
     assert result.stdout.count("\n") == 1 and result.stdout.endswith("\n")
@@ -24,6 +24,7 @@ def test_json_of_an_exit(execute):
     assert object.pop("duration_ms") > 0
     assert object.pop("connection")["way"] == "direct"
     assert len(object.pop("id")) == 16
+    assert (object.pop("path"), object.pop("path_text")) == (str(tree), None)
     assert object == {
         "verdict": "exited", "exit_status": 9, "code": 9, "signal": None, "core": False,
         "stage": None, "error": None, "errno": None, "text": None, "removed": 0, "left": 0, "means": None,

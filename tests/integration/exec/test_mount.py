@@ -33,31 +33,27 @@ def execute(harness, bare_env):
     return run
 
 
-def stored(service):
-    return service.root / "workspaces" / "T%2F1" / "tree"
-
-
-def test_workspace_and_directory_are_inferred(execute, service, workspace):
+def test_workspace_and_directory_are_inferred(execute, workspace):
     (workspace / "a" / "b").mkdir(parents=True)
     for below in ("", "a", "a/b"):
         result = execute(workspace / below, "sh", "-c", 'echo "$BERTH_THREAD_ID"; pwd -P')
         assert (result.returncode, result.stderr) == (0, "")
-        assert result.stdout.splitlines() == [PLACE, str(stored(service) / below)]
+        assert result.stdout.splitlines() == [PLACE, str(workspace / below)]
 
 
 @pytest.mark.parametrize("directory,expected", [
     ("b", "a/b"), (".", "a"), ("..", ""), ("../c", "c"), ("/workspace/c", "c"), ("/workspace", "")])
-def test_directory_is_relative_to_where_we_stand(execute, service, workspace, directory, expected):
+def test_directory_is_relative_to_where_we_stand(execute, workspace, directory, expected):
     (workspace / "a" / "b").mkdir(parents=True)
     (workspace / "c").mkdir()
     result = execute(workspace / "a", "pwd", "-P", options=["-C", directory], check=True)
-    assert result.stdout == f"{stored(service) / expected}\n"
+    assert result.stdout == f"{workspace / expected}\n"
 
 
-def test_directory_may_be_the_callers_own_path(execute, service, workspace):
+def test_directory_may_be_the_callers_own_path(execute, workspace):
     (workspace / "a b").mkdir()
     result = execute(workspace, "pwd", "-P", options=["-C", workspace / "a b"], check=True)
-    assert result.stdout == f"{stored(service)}/a b\n"
+    assert result.stdout == f"{workspace}/a b\n"
 
 
 def test_other_workspace_by_name(execute, run_berth, workspace):
@@ -71,7 +67,7 @@ def test_mount_of_one_workspace(execute, service, start_mount, run_berth):
     one = start_mount(workspace=PLACE)
     (one.path / "sub").mkdir()
     result = execute(one.path / "sub", "sh", "-c", 'echo "$BERTH_THREAD_ID"; pwd -P', check=True)
-    assert result.stdout.splitlines() == [PLACE, f"{stored(service)}/sub"]
+    assert result.stdout.splitlines() == [PLACE, f"{one.path}/sub"]
 
 
 def test_no_workspace_here(execute, harness, mount):

@@ -17,16 +17,16 @@ def from_home(harness, service, mount, tree, run_berth):
     return run
 
 
-def test_a_path_through_a_mount_tells_the_workspace(from_home, mount, tree):
+def test_a_path_through_a_mount_tells_the_workspace(from_home, mount):
     for options in ((), ("-w", WORKSPACE)):
         result = from_home(mount.path / WORKSPACE / "sub", *options)
-        assert (result.returncode, result.stdout) == (0, f"{tree}/sub\n"), result
+        assert (result.returncode, result.stdout) == (0, f"{mount.path}/{WORKSPACE}/sub\n"), result
     result = from_home(mount.path / WORKSPACE / "sub", cwd=mount.path / "other")
-    assert (result.returncode, result.stdout) == (0, f"{tree}/sub\n"), result
+    assert (result.returncode, result.stdout) == (0, f"{mount.path}/{WORKSPACE}/sub\n"), result
     result = from_home(f"{mount.path.name}/{WORKSPACE}/sub", cwd=mount.path.parent)
-    assert (result.returncode, result.stdout) == (0, f"{tree}/sub\n"), result
+    assert (result.returncode, result.stdout) == (0, f"{mount.path}/{WORKSPACE}/sub\n"), result
     result = from_home(f"{WORKSPACE}/sub", cwd=mount.path)
-    assert (result.returncode, result.stdout) == (0, f"{tree}/sub\n"), result
+    assert (result.returncode, result.stdout) == (0, f"{mount.path}/{WORKSPACE}/sub\n"), result
 
 
 def test_a_path_into_another_workspace_is_refused(from_home, mount):
