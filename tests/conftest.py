@@ -42,12 +42,13 @@ def build_dir():
 
 
 def pytest_collection_modifyitems(config, items):
-    """Of a sanitised build, what cannot run with sanitisers is not chosen; of others it is."""
+    """Of a sanitised build, what cannot run with that sanitiser is not chosen; of others it is."""
     berthd = Path(os.environ.get("BERTH_BUILD", parts.REPOSITORY / "build")) / parts.BINARIES["berthd"]
     content = berthd.read_bytes() if berthd.exists() else b""
-    if b"__asan_init" not in content and b"__tsan_init" not in content:
-        return
-    left = [item for item in items if item.get_closest_marker("unsanitised")]
+    unable = {"unsanitised"} if b"__asan_init" in content or b"__tsan_init" in content else set()
+    if b"__tsan_init" in content:
+        unable.add("one_thread")
+    left = [item for item in items if any(item.get_closest_marker(name) for name in unable)]
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in left]
 

@@ -96,6 +96,8 @@ static int start(struct syncer *s)
     int r = pthread_create(&s->thread, NULL, run, s);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     s->started = r == 0;
+    if (s->started)
+        (void)pthread_setname_np(s->thread, "berth-disk");
     return -r;
 }
 

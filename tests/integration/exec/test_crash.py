@@ -7,6 +7,7 @@ import fcntl
 import os
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -143,7 +144,8 @@ def ptrace(request, thread):
 @contextlib.contextmanager
 def disk_that_hangs(keeper):
     """The keeper's other thread, which waits for the disk, gets no further."""
-    thread, = (int(name) for name in os.listdir(f"/proc/{keeper.pid}/task") if int(name) != keeper.pid)
+    tasks = Path(f"/proc/{keeper.pid}/task")
+    thread, = (int(task.name) for task in tasks.iterdir() if (task / "comm").read_text() == "berth-disk\n")
     ptrace(PTRACE_SEIZE, thread)
     ptrace(PTRACE_INTERRUPT, thread)
     os.waitpid(thread, 0x40000000)  # __WALL

@@ -301,6 +301,7 @@ def test_nothing_is_left(client, service, run_berth, means, count):
     assert not cgroups["holds"] or not os.path.exists(cgroups["text"])
 
 
+@pytest.mark.one_thread
 def test_service_of_an_ordinary_user(harness):
     """Its sandboxes are in user namespaces, in which the user is the same."""
     place = harness.new_path("ordinary")
