@@ -195,12 +195,13 @@ static int plan_cell(const struct confinement *c, const struct cell_options *o, 
     return r < 0 ? failure_set(f, r, "the workspace's directory: %s", strerror(-r)) : 0;
 }
 
-static struct root_options root_options(const struct plan *p)
+static struct root_options root_options(const struct confinement *c, const struct plan *p)
 {
     return (struct root_options){.workspace = p->workspace,
                                  .home = p->home,
                                  .private = p->private[0] ? p->private : NULL,
-                                 .read = p->policy->read};
+                                 .read = p->policy->read,
+                                 .idmap = c->idmap};
 }
 
 static struct landlock_options landlock_options(const struct plan *p)
@@ -215,7 +216,7 @@ static int make_sandbox(const struct confinement *c, struct cell *cell, const st
                         struct failure *f)
 {
     struct root *root = NULL;
-    const struct root_options root_is = root_options(p);
+    const struct root_options root_is = root_options(c, p);
     const struct landlock_options landlock = landlock_options(p);
     int r = p->own_root ? root_plan(&root_is, &root, f) : 0;
     if (r == 0) {
@@ -232,9 +233,10 @@ static int make_sandbox(const struct confinement *c, struct cell *cell, const st
     return r;
 }
 
-static int make_landlock(struct cell *cell, const struct plan *p, struct failure *f)
+static int make_landlock(const struct confinement *c, struct cell *cell, const struct plan *p,
+                         struct failure *f)
 {
-    const struct root_options root = root_options(p);
+    const struct root_options root = root_options(c, p);
     const struct landlock_options landlock = landlock_options(p);
     int r = landlock_new(&landlock, &cell->landlock);
     return r < 0 ? failure_set(f, r, "Landlock: %s", strerror(-r))
@@ -387,7 +389,7 @@ int cell_new(struct confinement *c, const struct cell_options *o, struct cell **
     if (policy_copy(p.policy, &cell->policy) < 0)
         r = failure_set(f, -ENOMEM, "%s", strerror(ENOMEM));
     if (r == 0 && p.landlocked && !p.own_root)
-        r = make_landlock(cell, &p, f);
+        r = make_landlock(c, cell, &p, f);
     if (r == 0 && p.sandboxed)
         r = make_sandbox(c, cell, &p, f);
     if (r == 0)

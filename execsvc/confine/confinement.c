@@ -10,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "confine/idmap.h"
 #include "confine/landlock.h"
 #include "confine/private.h"
 #include "confine/privileges.h"
@@ -99,7 +100,7 @@ static int try_sandbox(struct confinement *c, int namespaces, bool with_root, st
     struct sandbox *sandbox = NULL;
     struct root *root = NULL;
     struct stat st;
-    const struct root_options empty = {0};
+    const struct root_options empty = {.idmap = c->idmap};
     int r = with_root ? root_plan(&empty, &root, f) : 0;
     const struct sandbox_options options = {
         .namespaces = namespaces, .root = root, .landlock_outside = -1};
@@ -214,14 +215,19 @@ static void find_others(struct confinement *c)
 int confinement_new(const struct confinement_options *options, struct confinement **ret)
 {
     struct confinement *c = calloc(1, sizeof *c);
+    int r;
     if (!c)
         return -ENOMEM;
     struct failure f = {.text = ""};
+    c->idmap = -1;
+    /* Without it, files that root alone may read are hidden by a list. */
+    if (privileges_have_admin() && (r = idmap_new(&c->idmap)) < 0)
+        log_debug("confinement: no idmapped mounts: %s", strerror(-r));
     if (options->egress) {
         c->egress = *options->egress;
         c->has_egress = true;
     }
-    int r = taken_away(MECHANISM_CGROUP) ? -EPERM : try_cgroup(c, options, &f);
+    r = taken_away(MECHANISM_CGROUP) ? -EPERM : try_cgroup(c, options, &f);
     find(c, MECHANISM_CGROUP, r == 0, f.text);
     find_user_namespace(c);
     find_namespaces(c);
@@ -335,6 +341,7 @@ void confinement_free(struct confinement *c)
     }
     for (size_t i = 0; i < ARRAY_SIZE(c->filters); i++)
         syscalls_filter_release(&c->filters[i]);
+    close_fd(&c->idmap);
     free(c->unreaped);
     free(c);
 }

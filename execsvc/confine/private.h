@@ -20,6 +20,7 @@ struct confinement {
     struct finding findings[MECHANISM_COUNT];
     struct cgroup_base *cgroups;
     struct sock_fprog filters[SYSCALLS_FLAGS]; /* as they are needed */
+    int idmap;                                 /* see root_options; -1 */
     bool has_egress;
     struct confinement_egress egress;
     int *unreaped; /* pidfds */

@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 
 #include "base/cleanup.h"
+#include "confine/idmap.h"
 #include "confine/landlock.h"
 
 /* Bytes of what is in memory, and of the root itself, which holds nothing but directories. */
@@ -36,11 +37,14 @@ struct step {
     char *source;
     char *target;
     bool writable;
-    int right;     /* of Landlock's, or -1 */
+    bool
+        nobodys; /* of a bind: to be, where it can be; of what is hidden: is not to be seen there */
+    int right;   /* of Landlock's, or -1 */
     int source_fd; /* while it is built */
 };
 
 struct root {
+    int idmap;
     struct step *steps;
     size_t count;
     size_t allocated;
@@ -115,6 +119,15 @@ static int add(struct root *root, enum step_kind kind, const char *source, const
     return 0;
 }
 
+static int add_nobodys(struct root *root, enum step_kind kind, const char *source,
+                       const char *target, int right)
+{
+    int r = add(root, kind, source, target, false, right);
+    if (r == 0)
+        root->steps[root->count - 1].nobodys = true;
+    return r;
+}
+
 static int plan_system(struct root *root)
 {
     int r = 0;
@@ -129,11 +142,11 @@ static int plan_system(struct root *root)
             text[n] = 0;
             r = add(root, STEP_LINK, text, path, false, -1);
         } else {
-            r = add(root, STEP_BIND, path, path, false, LANDLOCK_RUN);
+            r = add_nobodys(root, STEP_BIND, path, path, LANDLOCK_RUN);
         }
     }
     for (size_t i = 0; r == 0 && i < ARRAY_SIZE(secrets); i++)
-        r = add(root, STEP_HIDE, "", secrets[i], false, -1);
+        r = add_nobodys(root, STEP_HIDE, "", secrets[i], -1);
     return r;
 }
 
@@ -200,6 +213,8 @@ static int plan_own(struct root *root, const struct root_options *o, struct fail
 int root_plan(const struct root_options *options, struct root **ret, struct failure *ret_failure)
 {
     struct root *root = calloc(1, sizeof *root);
+    if (root)
+        root->idmap = options->idmap;
     /* Devices first: what is hidden is hidden behind one. */
     int r = root ? plan_devices(root) : -ENOMEM;
     if (r == 0)
@@ -420,14 +435,32 @@ static int change_root(const char **ret_step)
     return 0;
 }
 
+/* What is nobody's needs no hiding; and what hides a file goes away when another takes the file's
+ * place on the machine, as passwd(1) has it. */
+static bool shows_no_secrets(const struct root *root)
+{
+    for (size_t i = 0; i < root->count; i++)
+        if (root->steps[i].kind == STEP_BIND && strcmp(root->steps[i].target, "/etc") == 0)
+            return root->steps[i].nobodys;
+    return false;
+}
+
+static int open_source(const struct root *root, struct step *step)
+{
+    step->source_fd =
+        clone_mount(step->source, MOUNT_ATTR_NODEV | (step->writable ? 0 : MOUNT_ATTR_RDONLY));
+    step->nobodys = step->nobodys && root->idmap >= 0 && step->source_fd >= 0 &&
+                    idmap_apply(root->idmap, step->source_fd) == 0;
+    return step->source_fd;
+}
+
 int root_build(struct root *root, const char **ret_step)
 {
     int r = 0;
     for (size_t i = 0; r == 0 && i < root->count; i++) {
         struct step *step = &root->steps[i];
         if (step->kind == STEP_BIND)
-            step->source_fd = clone_mount(
-                step->source, MOUNT_ATTR_NODEV | (step->writable ? 0 : MOUNT_ATTR_RDONLY));
+            (void)open_source(root, step);
         else if (step->kind == STEP_DEVICE)
             /* Written to all the same; but their modes are the machine's. */
             step->source_fd = clone_mount(step->source, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOEXEC);
@@ -439,6 +472,8 @@ int root_build(struct root *root, const char **ret_step)
     if (r == 0)
         r = change_root(ret_step);
     for (size_t i = 0; r == 0 && i < root->count; i++) {
+        if (root->steps[i].kind == STEP_HIDE && root->steps[i].nobodys && shows_no_secrets(root))
+            continue;
         *ret_step = root->steps[i].target;
         r = take_step(&root->steps[i]);
         close_fd(&root->steps[i].source_fd);
@@ -505,30 +540,58 @@ static bool is_secret(const char *path)
     return false;
 }
 
-/* Rights are given and never taken away: one by one, without the secrets. What appears there later
- * is not seen. */
-static int allow_settings(int landlock)
+static bool everybody_may_read(const struct stat *st)
 {
-    DIR *directory = opendir("/etc");
+    return S_ISDIR(st->st_mode) ? (st->st_mode & 05) == 05 : (st->st_mode & 04) != 0;
+}
+
+/* Calls `each` for what is in a directory, until it answers something else than 0. */
+static int each_entry(const char *directory, int (*each)(int landlock, const char *path),
+                      int landlock)
+{
+    DIR *d = opendir(directory);
     const struct dirent *entry;
     int r = 0;
-    while (r == 0 && directory && (entry = readdir(directory))) {
+    while (r == 0 && d && (entry = readdir(d))) {
         char path[PATH_MAX];
-        (void)snprintf(path, sizeof path, "/etc/%s", entry->d_name);
-        if (strcmp(entry->d_name, "ssl") == 0)
-            r = allow(landlock, "/etc/ssl/certs", LANDLOCK_READ);
-        else if (entry->d_name[0] != '.' && !is_secret(path))
-            r = allow(landlock, path, LANDLOCK_RUN);
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
+            snprintf(path, sizeof path, "%s/%s", directory, entry->d_name) < (int)sizeof path)
+            r = each(landlock, path);
     }
-    if (directory)
-        (void)closedir(directory);
+    if (d)
+        (void)closedir(d);
     return r;
+}
+
+/* 1: there is something at the path or below it that is not for everybody. */
+static int has_secrets(int landlock, const char *path)
+{
+    struct stat st;
+    if (is_secret(path))
+        return 1;
+    if (lstat(path, &st) < 0 || S_ISLNK(st.st_mode))
+        return 0;
+    if (!everybody_may_read(&st))
+        return 1;
+    return S_ISDIR(st.st_mode) ? each_entry(path, has_secrets, landlock) : 0;
+}
+
+/* Rights are given and never taken away: to all that is below a directory, or one by one. What
+ * appears there later is not seen then. */
+static int allow_for_everybody(int landlock, const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) < 0 || is_secret(path) || !everybody_may_read(&st))
+        return 0;
+    if (has_secrets(landlock, path) == 0)
+        return allow(landlock, path, LANDLOCK_RUN);
+    return S_ISDIR(st.st_mode) ? each_entry(path, allow_for_everybody, landlock) : 0;
 }
 
 int root_allow_outside(const struct root_options *o, int landlock, struct failure *ret_failure)
 {
     char path[PATH_MAX];
-    int r = allow_settings(landlock);
+    int r = each_entry("/etc", allow_for_everybody, landlock);
     for (size_t i = 0; r == 0 && i < ARRAY_SIZE(system_paths); i++)
         if (strcmp(system_paths[i], "/etc") != 0)
             r = allow(landlock, system_paths[i], LANDLOCK_RUN);

@@ -25,6 +25,7 @@ struct root_options {
     const char *home;      /* where the home directory is seen */
     const char *private;   /* a directory with "tmp" and "home"; NULL: in memory */
     char *const *read;     /* to be seen besides, read-only; NULL-terminated, or NULL */
+    int idmap;             /* for what is the system's (idmap.h), for root_build; -1: none */
 };
 
 /* -ENOMEM, and -ENOENT with the failure for what is asked for and not there. */
