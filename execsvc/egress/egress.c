@@ -58,6 +58,12 @@ static void pause_accepting(struct egress_workspace *w)
 static void on_acceptable(evutil_socket_t listener, short what, void *context)
 {
     struct egress_workspace *w = context;
+    /* Who connects now is served by the next process, and notices nothing. */
+    if (settings_lost(&w->egress->settings)) {
+        log_info("egress: what names are resolved with was replaced: beginning anew");
+        (void)event_base_loopbreak(w->egress->base);
+        return;
+    }
     fill_tokens(w);
     for (size_t i = 0; i < ACCEPT_MAX; i++) {
         if (w->tokens < 1 || !has_room(w)) {
@@ -71,14 +77,20 @@ static void on_acceptable(evutil_socket_t listener, short what, void *context)
             return;
         }
         w->tokens -= 1;
-        if (visit_new(w, &fd) < 0)
+        if (visit_new(w, &fd) < 0) {
             log_error("egress: no memory for a connection");
+            continue;
+        }
+        w->egress->counts.connections++;
+        egress_counted(w->egress);
     }
 }
 
 void egress_workspace_visit_ended(struct egress_workspace *w)
 {
     w->count--;
+    w->egress->counts.connections--;
+    egress_counted(w->egress);
     if (!event_pending(w->acceptable, EV_READ, NULL) && w->tokens >= 1)
         (void)event_add(w->acceptable, NULL);
 }
@@ -170,6 +182,8 @@ int egress_new(struct event_base *base, const struct egress_limits *limits, stru
     e->base = base;
     e->limits = *limits;
     e->descriptors = descriptors();
+    e->counts_fd = -1;
+    settings_look(&e->settings);
     int r = resolver_new(base, &e->resolver);
     if (r < 0) {
         free(e);
@@ -177,6 +191,18 @@ int egress_new(struct event_base *base, const struct egress_limits *limits, stru
     }
     *ret = e;
     return 0;
+}
+
+void egress_count(struct egress *e, int fd)
+{
+    e->counts_fd = fd;
+    counts_begin(fd, &e->counts);
+}
+
+void egress_counted(struct egress *e)
+{
+    if (e->counts_fd >= 0)
+        counts_write(e->counts_fd, &e->counts);
 }
 
 void egress_free(struct egress *e)

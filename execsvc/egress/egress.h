@@ -45,6 +45,9 @@ struct egress;
 int egress_new(struct event_base *base, const struct egress_limits *limits, struct egress **ret);
 void egress_free(struct egress *e);
 
+/* Counts go to this file, which is borrowed; see counts.h. */
+void egress_count(struct egress *e, int fd);
+
 /* Serves a workspace on a listening socket, which is taken, as the list. name: as the log shows it,
  * borrowed for the call. -EEXIST, -ENFILE: EGRESS_WORKSPACES_MAX, -ENOMEM; nothing is taken then.
  */

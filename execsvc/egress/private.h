@@ -5,8 +5,10 @@
 #include <sys/queue.h>
 
 #include "base/table.h"
+#include "egress/counts.h"
 #include "egress/egress.h"
 #include "egress/resolver.h"
+#include "egress/settings.h"
 
 struct visit;
 
@@ -32,6 +34,9 @@ struct egress {
     struct resolver *resolver;
     struct table workspaces;
     size_t descriptors; /* that connections may use, in all */
+    struct settings settings;
+    struct counts counts;
+    int counts_fd; /* -1: nobody is told */
 };
 
 /* --- visit.c --------------------------------------------------------------------------------- */
@@ -47,6 +52,9 @@ void visit_free(struct visit *v);
 struct visit *visit_next(struct visit *v);
 
 /* --- egress.c -------------------------------------------------------------------------------- */
+
+/* The counts have changed. */
+void egress_counted(struct egress *e);
 
 /* One is gone. */
 void egress_workspace_visit_ended(struct egress_workspace *w);

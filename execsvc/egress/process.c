@@ -2,7 +2,6 @@
 
 #include <event2/event.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,17 +11,12 @@
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
-#include "confine/landlock.h"
-#include "confine/privileges.h"
-#include "confine/syscalls.h"
+#include "egress/confine.h"
 #include "egress/control.h"
 #include "egress/egress.h"
 
 /* How often the size of the log is looked at. */
 #define LOG_LOOK_S 10
-
-/* The user and the group that own nothing. */
-#define NOBODY 65534
 
 struct process {
     struct event_base *base;
@@ -85,76 +79,6 @@ static void on_signal(evutil_socket_t number, short what, void *context)
 {
     struct process *p = context;
     (void)event_base_loopbreak(p->base);
-}
-
-/* --- its own confinement --------------------------------------------------------------------- */
-
-/* What names are resolved with: settings, and modules of the C library's; and what the process may
- * know of itself, for sanitisers. */
-static const char *const read_at[] = {
-    "/etc",       "/usr",
-    "/lib",       "/lib64",
-    "/nix/store", "/run/systemd/resolve",
-    "/run/nscd",  "/run/resolvconf",
-    "/proc/self",
-};
-
-static int confine_files(void)
-{
-    const struct landlock_options options = {.no_sockets = true, .no_signals = true};
-    _cleanup_close_ int set = -1;
-    int r = landlock_new(&options, &set);
-    if (r < 0)
-        return r;
-    for (size_t i = 0; i < ARRAY_SIZE(read_at); i++) {
-        r = landlock_allow(set, read_at[i], LANDLOCK_READ);
-        if (r < 0 && r != -ENOENT && r != -ENOTDIR && r != -EACCES)
-            return r;
-    }
-    return landlock_enter(set);
-}
-
-static int confine_calls(void)
-{
-    struct failure failure;
-    struct sock_fprog filter;
-    int r = syscalls_filter_new(0, &filter, &failure);
-    if (r < 0)
-        return r;
-    r = syscalls_filter_enter(&filter);
-    syscalls_filter_release(&filter);
-    return r;
-}
-
-/* Where root's files are nobody's business either. Without such a user, as in some user namespaces,
- * it stays as it is. */
-static void become_nobody(void)
-{
-    if (geteuid() != 0 || setgroups(0, NULL) < 0 || setresgid(NOBODY, NOBODY, NOBODY) < 0)
-        return;
-    /* While it may. */
-    for (int cap = 0; prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)
-        (void)prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
-    (void)setresuid(NOBODY, NOBODY, NOBODY);
-}
-
-/* What this kernel does not have is told, and nothing more: what a workspace may reach does not
- * depend on it. */
-static int confine(struct failure *ret_failure)
-{
-    become_nobody();
-    int r = privileges_drop();
-    if (r == 0)
-        r = privileges_gain_none();
-    if (r < 0)
-        return failure_set(ret_failure, r, "privileges cannot be given up: %s", strerror(-r));
-    r = confine_files();
-    if (r < 0)
-        log_warning("files are not out of reach: Landlock: %s", strerror(-r));
-    r = confine_calls();
-    if (r < 0)
-        log_warning("system calls are not taken away: seccomp: %s", strerror(-r));
-    return 0;
 }
 
 /* --- the process ----------------------------------------------------------------------------- */
@@ -221,6 +145,7 @@ static int process_begin(struct process *p, const struct egress_limits *limits)
     int r = egress_new(p->base, limits, &p->egress);
     if (r < 0)
         return r;
+    egress_count(p->egress, EGRESS_COUNTS_FD);
     p->message = event_new(p->base, EGRESS_CONTROL_FD, EV_READ | EV_PERSIST, on_message, p);
     p->look = event_new(p->base, -1, EV_PERSIST, on_look, p);
     p->on_term = evsignal_new(p->base, SIGTERM, on_signal, p);
@@ -244,7 +169,7 @@ int egress_process_run(const char *limits_text, enum log_level level, struct fai
     if (parse_limits(limits_text, &limits) < 0)
         return failure_set(ret_failure, -EINVAL, "\"%s\" are no limits", limits_text);
     raise_descriptor_limit();
-    int r = confine(ret_failure);
+    int r = egress_confine(ret_failure);
     if (r < 0)
         return r;
     /* The kernel forgets this with a change of the user. */

@@ -12,14 +12,16 @@
 #include "base/failure.h"
 #include "base/log.h"
 
-/* Where it finds its descriptors: the control socket, and the file that an earlier part of its log
- * goes to. Standard error is the log. */
+/* Where it finds its descriptors: the control socket, the file that an earlier part of its log
+ * goes to, and its counts (counts.h). Standard error is the log. */
 #define EGRESS_CONTROL_FD 3
 #define EGRESS_OLD_LOG_FD 4
+#define EGRESS_COUNTS_FD 5
 
 /* The log becomes the old one when it is larger than this. Stops commands from filling the disk. */
 #define EGRESS_LOG_MAX (16 << 20)
 
 /* limits: "" or NAME=NUMBER,… as in struct egress_limits; others are the default. Returns when the
- * keeper has gone, or with a failure. */
+ * keeper has gone, when what names are resolved with was replaced by files that it cannot read, or
+ * with a failure. */
 int egress_process_run(const char *limits, enum log_level level, struct failure *ret_failure);

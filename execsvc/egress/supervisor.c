@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "egress/control.h"
+#include "egress/counts.h"
 #include "egress/process.h"
 
 /* A process that lived for longer ended for another reason than the one before it. */
@@ -62,7 +63,7 @@ static void ward_free(struct supervisor *s, struct ward *w)
 
 /* --- the process ----------------------------------------------------------------------------- */
 
-static int open_log(const struct supervisor *s, const char *name, int flags)
+static int open_file(const struct supervisor *s, const char *name, int flags)
 {
     int fd = openat(s->directory, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
     return fd < 0 ? -errno : fd;
@@ -70,16 +71,18 @@ static int open_log(const struct supervisor *s, const char *name, int flags)
 
 /* In the child: async-signal-safe functions only. */
 static _Noreturn void become_process(const struct spawn_limits *limits, int control, int log_fd,
-                                     int old_log, char **argv)
+                                     int old_log, int counts, char **argv)
 {
     int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     control = fcntl(control, F_DUPFD_CLOEXEC, SCRATCH_FD);
     log_fd = fcntl(log_fd, F_DUPFD_CLOEXEC, SCRATCH_FD);
     old_log = fcntl(old_log, F_DUPFD_CLOEXEC, SCRATCH_FD);
-    if (null_fd < 0 || control < 0 || log_fd < 0 || old_log < 0 || dup2(null_fd, 0) < 0 ||
-        dup2(null_fd, 1) < 0 || dup2(log_fd, 2) < 0 || dup2(control, EGRESS_CONTROL_FD) < 0 ||
-        dup2(old_log, EGRESS_OLD_LOG_FD) < 0 || chdir("/") < 0 ||
-        close_range(EGRESS_OLD_LOG_FD + 1, ~0U, 0) < 0)
+    counts = fcntl(counts, F_DUPFD_CLOEXEC, SCRATCH_FD);
+    if (null_fd < 0 || control < 0 || log_fd < 0 || old_log < 0 || counts < 0 ||
+        dup2(null_fd, 0) < 0 || dup2(null_fd, 1) < 0 || dup2(log_fd, 2) < 0 ||
+        dup2(control, EGRESS_CONTROL_FD) < 0 || dup2(old_log, EGRESS_OLD_LOG_FD) < 0 ||
+        dup2(counts, EGRESS_COUNTS_FD) < 0 || chdir("/") < 0 ||
+        close_range(EGRESS_COUNTS_FD + 1, ~0U, 0) < 0)
         _exit(127);
     spawn_self(limits, argv);
 }
@@ -119,17 +122,18 @@ static int fork_process(struct supervisor *s)
                     (char *)(uintptr_t) "--log-level",
                     (char *)(uintptr_t)strcpy(level, log_level_name(log_level_get())),
                     NULL};
-    _cleanup_close_ int log_fd = open_log(s, SUPERVISOR_LOG, O_APPEND);
-    _cleanup_close_ int old_log = open_log(s, SUPERVISOR_OLD_LOG, 0);
-    if (log_fd < 0 || old_log < 0)
-        return log_fd < 0 ? log_fd : old_log;
+    _cleanup_close_ int log_fd = open_file(s, SUPERVISOR_LOG, O_APPEND);
+    _cleanup_close_ int old_log = open_file(s, SUPERVISOR_OLD_LOG, 0);
+    _cleanup_close_ int counts = open_file(s, COUNTS_FILE, 0);
+    if (log_fd < 0 || old_log < 0 || counts < 0)
+        return log_fd < 0 ? log_fd : old_log < 0 ? old_log : counts;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
         return -errno;
     s->control = ends[0];
     _cleanup_close_ int theirs = ends[1];
     pid_t pid = _Fork();
     if (pid == 0)
-        become_process(s->limits, theirs, log_fd, old_log, argv);
+        become_process(s->limits, theirs, log_fd, old_log, counts, argv);
     if (pid < 0)
         return -errno;
     /* Nobody else waits for it, so the number is still its own. */

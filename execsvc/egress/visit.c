@@ -59,8 +59,22 @@ struct visit *visit_next(struct visit *v)
 
 /* --- what is told ---------------------------------------------------------------------------- */
 
-static void log_decision(const struct visit *v, const char *verdict, const char *reason)
+static void count(struct visit *v, const char *verdict)
 {
+    struct egress *e = v->workspace->egress;
+    e->counts.allowed += strcmp(verdict, "allowed") == 0;
+    e->counts.refused += strcmp(verdict, "refused") == 0;
+    e->counts.failed += strcmp(verdict, "failed") == 0;
+    if (v->relay && strcmp(verdict, "ended") == 0) {
+        e->counts.bytes_up += relay_bytes_up(v->relay);
+        e->counts.bytes_down += relay_bytes_down(v->relay);
+    }
+    egress_counted(e);
+}
+
+static void log_decision(struct visit *v, const char *verdict, const char *reason)
+{
+    count(v, verdict);
     char text[ADDRESS_TEXT_MAX];
     decision_log(&(struct decision){
         .workspace = v->workspace->name,

@@ -112,6 +112,47 @@ def test_a_crash_of_the_proxy(machine, run_berth, harness):
     wait_until(lambda: not os.path.exists(f"/proc/{first}"), what="the end of the proxy")
 
 
+def test_status(machine, run_berth):
+    """What the proxy has done, over its own crashes, and whether there is one."""
+    service = machine(ALLOW)
+
+    def egress():
+        return json.loads(run_berth("status", "--json", check=True).stdout)["service"].get("egress")
+    assert egress() is None
+    curl = ["exec", "-w", "w", "--", "curl", "-sS", "--max-time", "20"]
+    for url in ("www.example.org", "www.example.org", "evil.test"):
+        run_berth(*curl, *(["-p"] if url == "www.example.org" else []), f"http://{url}/", check=True)
+    told = egress()
+    assert (told["running"], told["allowed"], told["refused"], told["failed"]) == (True, 2, 1, 0)
+    wait_until(lambda: egress()["connections"] == 0, what="their end")
+    told = egress()
+    assert told["bytes_up"] > 100 and told["bytes_down"] > 100
+    os.kill(_proxy(service), signal.SIGKILL)
+    wait_until(lambda: _proxy(service), what="the next one")
+    wait_until(lambda: egress()["running"], what="its first word")
+    assert egress() == told
+    assert re.search(r"^  the proxy of commands runs: 0 connections; 2 allowed, 1 refused, 0 failed so far; "
+                     r"\d+ bytes out, \d+ in$", run_berth("status", check=True).stdout, re.MULTILINE)
+    service.keeper().stop()
+    assert egress() == {**told, "running": False}
+
+
+def test_settings_that_are_replaced(machine, run_berth, world, tmp_path):
+    """Landlock admits the file that was there; the proxy begins anew when it is another one."""
+    service = machine(ALLOW)
+    curl = ["exec", "-w", "w", "--", "curl", "-sS", "--max-time", "20", "http://www.example.org/"]
+    assert run_berth(*curl).stdout.startswith("198.51.100.10:80 / ")
+    first = _proxy(service)
+    another = tmp_path / "resolv.conf"
+    another.write_bytes(world.resolv_conf.read_bytes())
+    subprocess.run(["nsenter", "-t", str(service.keeper().pid), "-m", "mount", "--bind", another,
+                    "/etc/resolv.conf"], check=True)
+    assert run_berth(*curl).stdout.startswith("198.51.100.10:80 / ")
+    assert _proxy(service) not in (None, first)
+    log = (Path(service.root) / "exec/egress.log").read_text()
+    assert log.count("what names are resolved with was replaced") == 1
+
+
 def test_its_own_confinement(machine, run_berth):
     service = machine(ALLOW)
     run_berth("exec", "-w", "w", "--", "true", check=True)
