@@ -1,6 +1,7 @@
 /* Runs a program for which the kernel refuses system calls:
- *   refuse CALL=ERRNO… -- PROGRAM [ARGUMENT…]
- * ERRNO is a number. As in an old kernel, or in a container whose filter does not know a call. */
+ *   refuse CALL[&BITS]=ERRNO… -- PROGRAM [ARGUMENT…]
+ * ERRNO is a number; with BITS a call is refused when its first argument has them all. As in an old
+ * kernel, or in a container whose filter does not know a call, or some of its flags. */
 #include <errno.h>
 #include <seccomp.h>
 #include <stdio.h>
@@ -20,12 +21,17 @@ static void refuse(scmp_filter_ctx filter, char *rule)
     if (!equals)
         fail(rule, EINVAL);
     *equals = '\0';
+    char *bits = strchr(rule, '&');
+    if (bits)
+        *bits = '\0';
     int call = seccomp_syscall_resolve_name(rule);
     char *end;
     unsigned long error = strtoul(equals + 1, &end, 10);
     if (call == __NR_SCMP_ERROR || *end || error == 0 || error > 4095)
         fail(rule, EINVAL);
-    int r = seccomp_rule_add(filter, SCMP_ACT_ERRNO((uint16_t)error), call, 0);
+    scmp_datum_t mask = bits ? strtoul(bits + 1, NULL, 0) : 0;
+    int r = seccomp_rule_add(filter, SCMP_ACT_ERRNO((uint16_t)error), call, mask ? 1 : 0,
+                             SCMP_A0(SCMP_CMP_MASKED_EQ, mask, mask));
     if (r < 0)
         fail(rule, -r);
 }
