@@ -220,6 +220,35 @@ static void print_little(json_t *service)
     }
 }
 
+static void print_egress(json_t *egress)
+{
+    if (!egress)
+        return;
+    int64_t open = number(egress, "connections");
+    (void)printf("  the proxy of commands %s", json_is_true(json_object_get(egress, "running"))
+                                                   ? "runs"
+                                                   : "does not run, nobody needs it");
+    (void)printf(": %" PRId64 " connection%s; %" PRId64 " allowed, %" PRId64 " refused, %" PRId64
+                 " failed so far; %" PRId64 " bytes out, %" PRId64 " in\n",
+                 open, plural(open), number(egress, "allowed"), number(egress, "refused"),
+                 number(egress, "failed"), number(egress, "bytes_up"),
+                 number(egress, "bytes_down"));
+}
+
+static void print_fenced(json_t *fenced)
+{
+    size_t i;
+    json_t *one;
+    json_array_foreach(fenced, i, one)
+    {
+        (void)printf("  FENCED: ");
+        print_text(json_string_value(json_object_get(one, "workspace")));
+        (void)printf(": ");
+        print_text(json_string_value(json_object_get(one, "why")));
+        (void)printf("; no command is started there until `berth policy --lift`\n");
+    }
+}
+
 static void print_service(json_t *service)
 {
     (void)printf("  berthd ");
@@ -244,6 +273,14 @@ static void print_service(json_t *service)
                  " connection%s, %" PRId64 " open file%s\n",
                  workspaces, plural(workspaces), commands, plural(commands), connections,
                  plural(connections), files, plural(files));
+    const char *level = json_string_value(json_object_get(service, "level"));
+    if (level) {
+        (void)printf("  commands can be confined at the level ");
+        print_text(level);
+        (void)printf(", berth-policy(5)\n");
+    }
+    print_fenced(json_object_get(service, "fenced"));
+    print_egress(json_object_get(service, "egress"));
     print_changes(json_object_get(service, "changes"));
     print_service_visibility(json_object_get(service, "visibility"));
 }

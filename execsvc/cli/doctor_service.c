@@ -254,6 +254,57 @@ static void check_confinement(struct doctor *d, json_t *confinement)
                        "commands can signal those of other workspaces, and the service: %s", why);
 }
 
+/* Names of mechanisms that are missing, and why, one warning for each. */
+static void check_level(struct doctor *d, json_t *status)
+{
+    static const char advice[] = "run the service as root, or where user namespaces are permitted; "
+                                 "berth-policy(5) says what each level can enforce";
+    const char *level = json_string_value(json_object_get(status, "level"));
+    const char *name;
+    json_t *finding;
+    if (!level)
+        return;
+    if (strcmp(level, "full") == 0)
+        doctor_ok(d, "commands are confined at the level full: every policy can be enforced");
+    else
+        doctor_warning(d, advice, "commands are confined at the level %s alone", level);
+    json_object_foreach(json_object_get(status, "confinement"), name, finding)
+    {
+        const char *why = json_string_value(json_object_get(finding, "text"));
+        if (!json_is_true(json_object_get(finding, "holds")) && strcmp(name, "cgroup") != 0 && why)
+            doctor_note(d, NULL, "missing is %s: %s", name, why);
+    }
+}
+
+/* What limits cannot be had, as a policy that asks for one would be told. */
+static void check_limits(struct doctor *d, json_t *limits)
+{
+    const char *name;
+    json_t *why;
+    json_object_foreach(limits, name, why)
+    {
+        if (json_is_string(why))
+            doctor_note(d, "policies and commands that ask for it are refused", "limits of %s: %s",
+                        name, json_string_value(why));
+        else
+            doctor_ok(d, "limits of %s can be had", name);
+    }
+}
+
+static void check_fenced(struct doctor *d, json_t *fenced)
+{
+    size_t i;
+    json_t *one;
+    json_array_foreach(fenced, i, one)
+    {
+        const char *name = json_string_value(json_object_get(one, "workspace"));
+        const char *why = json_string_value(json_object_get(one, "why"));
+        if (name && why)
+            doctor_problem(d, "find out who did it; then `berth policy -n --lift` that name",
+                           "workspace %s is fenced: %s", name, why);
+    }
+}
+
 static void check_answers(struct doctor *d, struct client *client, bool local)
 {
     struct failure failure;
@@ -271,6 +322,9 @@ static void check_answers(struct doctor *d, struct client *client, bool local)
         check_root(d, root);
     check_changes(d, json_object_get(status, "changes"));
     check_confinement(d, json_object_get(status, "confinement"));
+    check_level(d, status);
+    check_limits(d, json_object_get(status, "limits"));
+    check_fenced(d, json_object_get(status, "fenced"));
     json_decref(status);
     wire_frame_free(reply);
 }

@@ -56,15 +56,9 @@ static int check_requirement(const struct confinement *c, const char *word, stru
 
 static int check_limits(const struct confinement *c, const struct policy *p, struct failure *f)
 {
-    static const char no[] = "no cgroup with this controller can be had here";
-    const struct cgroup_base *base = c->cgroups;
-    if (p->memory_bytes && (!base || !cgroup_base_limits_memory(base)))
-        return failure_set(f, -EOPNOTSUPP, "limits.memory: %s", no);
-    if (p->pids && (!base || !cgroup_base_limits_pids(base)))
-        return failure_set(f, -EOPNOTSUPP, "limits.pids: %s", no);
-    if (p->cpu_percent)
-        return failure_set(f, -EOPNOTSUPP, "limits.cpu: %s", no);
-    return 0;
+    int r = confinement_check_limits(c, p->memory_bytes, p->pids, f);
+    return r == 0 && p->cpu_percent ? failure_set(f, -EOPNOTSUPP, "limits.cpu: is not enforced yet")
+                                    : r;
 }
 
 int cell_check_policy(const struct confinement *c, const struct policy *p, struct failure *f)
@@ -245,11 +239,8 @@ static int make_landlock(const struct confinement *c, struct cell *cell, const s
 
 void cell_set_limits(struct cell *cell, const struct policy *p)
 {
-    struct restraint *r = &cell->restraint;
-    r->open_files = p->open_files;
-    r->file_size = p->file_size;
-    r->expected.open_files = p->open_files ? p->open_files : UINT64_MAX;
-    r->expected.file_size = p->file_size ? p->file_size : UINT64_MAX;
+    restraint_set_limits(&cell->restraint, p->open_files, p->file_size);
+    views_set_limits(&cell->views, p->open_files, p->file_size);
 }
 
 /* Made when it is first needed: there are many, and each takes a millisecond. */

@@ -357,6 +357,36 @@ bool cgroup_base_limits_pids(const struct cgroup_base *base)
     return base->pids;
 }
 
+/* A word of the file's. */
+static bool has_word(const char *words, const char *word)
+{
+    size_t len = strlen(word);
+    for (const char *at = words; (at = strstr(at, word)); at += len)
+        if ((at == words || at[-1] == ' ') && (!at[len] || at[len] == ' '))
+            return true;
+    return false;
+}
+
+void cgroup_base_explain(const struct cgroup_base *base, const char *controller,
+                         struct failure *ret_failure)
+{
+    char words[256] = "";
+    int parent_len = (int)(strlen(base->path) - strlen(base->name) - 1);
+    _cleanup_close_ int fd = openat(base->parent, "cgroup.controllers", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, words, sizeof words - 1);
+    words[n > 0 ? n : 0] = 0;
+    words[strcspn(words, "\n")] = 0;
+    if (has_word(words, controller))
+        (void)failure_set(ret_failure, -EOPNOTSUPP,
+                          "the cgroup %.*s has the controller \"%s\", but does not hand it down: "
+                          "it may be another's, or have processes of its own",
+                          parent_len, base->path, controller);
+    else
+        (void)failure_set(ret_failure, -EOPNOTSUPP,
+                          "the cgroup %.*s has no controller \"%s\"; it has: %s", parent_len,
+                          base->path, controller, words[0] ? words : "none");
+}
+
 /* --- one command's --------------------------------------------------------------- */
 
 static int make(struct cgroup_base *base, struct cgroup **ret)

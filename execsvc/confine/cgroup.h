@@ -39,6 +39,10 @@ const char *cgroup_base_path(const struct cgroup_base *base);
 bool cgroup_base_limits_memory(const struct cgroup_base *base);
 bool cgroup_base_limits_pids(const struct cgroup_base *base);
 
+/* For people: why that controller is not there for the commands' cgroups. */
+void cgroup_base_explain(const struct cgroup_base *base, const char *controller,
+                         struct failure *ret_failure);
+
 /* A new one, empty. One is kept ready for the next command. */
 int cgroup_new(struct cgroup_base *base, struct cgroup **ret);
 

@@ -263,10 +263,41 @@ bool confinement_holds(const struct confinement *c, enum mechanism m, const char
     return c->findings[m].holds;
 }
 
+static int refuse_limit(const struct confinement *c, const char *field, const char *controller,
+                        struct failure *f)
+{
+    struct failure why;
+    (void)snprintf(why.text, sizeof why.text, "%s", c->findings[MECHANISM_CGROUP].text);
+    if (c->cgroups)
+        cgroup_base_explain(c->cgroups, controller, &why);
+    return failure_set(f, -EOPNOTSUPP, "limits.%s: needs the cgroup controller \"%s\": %s", field,
+                       controller, why.text);
+}
+
+int confinement_check_limits(const struct confinement *c, uint64_t memory, uint64_t pids,
+                             struct failure *ret_failure)
+{
+    const struct cgroup_base *base = c->cgroups;
+    if (memory > 0 && (!base || !cgroup_base_limits_memory(base)))
+        return refuse_limit(c, "memory", "memory", ret_failure);
+    if (pids > 0 && (!base || !cgroup_base_limits_pids(base)))
+        return refuse_limit(c, "pids", "pids", ret_failure);
+    return 0;
+}
+
+static json_t *limit_status(const struct confinement *c, uint64_t memory, uint64_t pids)
+{
+    struct failure f;
+    return confinement_check_limits(c, memory, pids, &f) < 0 ? json_string(f.text) : json_true();
+}
+
 int confinement_status(const struct confinement *c, json_t *object)
 {
     json_t *all = json_object();
-    if (!all || json_object_set_new(object, "confinement", all) < 0 ||
+    json_t *limits =
+        json_pack("{s:o, s:o}", "memory", limit_status(c, 1, 0), "pids", limit_status(c, 0, 1));
+    if (!all || json_object_set_new(object, "limits", limits) < 0 ||
+        json_object_set_new(object, "confinement", all) < 0 ||
         json_object_set_new(object, "level", json_string(level_name(confinement_level(c)))) < 0)
         return -ENOMEM;
     for (enum mechanism m = 0; m < MECHANISM_COUNT; m++) {

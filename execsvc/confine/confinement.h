@@ -78,8 +78,14 @@ bool confinement_holds(const struct confinement *c, enum mechanism m, const char
 
 enum level confinement_level(const struct confinement *c);
 
-/* Adds "confinement": {NAME: {"holds", "text"}, …} and "level" to object. -ENOMEM. */
+/* Adds "confinement": {NAME: {"holds", "text"}, …}, "level", and "limits": {"memory", "pids": true,
+ * or why not} to object. -ENOMEM. */
 int confinement_status(const struct confinement *c, json_t *object);
+
+/* Can these limits be had, 0 being none? -EOPNOTSUPP: the failure names the field and the cgroup's
+ * controller that is missing. */
+int confinement_check_limits(const struct confinement *c, uint64_t memory, uint64_t pids,
+                             struct failure *ret_failure);
 
 /* NULL when MECHANISM_CGROUP does not hold. */
 struct cgroup_base *confinement_cgroups(const struct confinement *c);

@@ -24,6 +24,14 @@ const char *restraint_step_name(uint32_t step)
                                    : attest_difference_name(step - RESTRAINT_ATTEST);
 }
 
+void restraint_set_limits(struct restraint *s, uint64_t open_files, uint64_t file_size)
+{
+    s->open_files = open_files;
+    s->file_size = file_size;
+    s->expected.open_files = open_files ? open_files : UINT64_MAX;
+    s->expected.file_size = file_size ? file_size : UINT64_MAX;
+}
+
 /* Never above what is in force. */
 static int lower(int resource, uint64_t to)
 {

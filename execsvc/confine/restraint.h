@@ -23,6 +23,9 @@ struct restraint {
     struct attest_scope scope;
 };
 
+/* Limits for those that enter it from now on, 0: none but what is in force. */
+void restraint_set_limits(struct restraint *restraint, uint64_t open_files, uint64_t file_size);
+
 enum restraint_step {
     RESTRAINT_LIMITS,
     RESTRAINT_CAPABILITIES,

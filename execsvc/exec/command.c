@@ -630,10 +630,12 @@ int command_start(struct event_base *base, const struct command_options *options
         r = command_make_events(c);
     }
     if (r < 0) {
+        struct failure why = {.text = "limits take a cgroup"};
+        if (unlimited)
+            (void)confinement_check_limits(options->confinement, options->memory_bytes,
+                                           options->processes, &why);
         command_verdict_not_started(ret_verdict, stage, r, "%s",
-                                    unlimited ? "limits of memory and processes take a cgroup v2 "
-                                                "with the controllers for them"
-                                              : strerror(-r));
+                                    unlimited ? why.text : strerror(-r));
         command_free(c);
         return r;
     }

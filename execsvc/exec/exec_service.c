@@ -7,7 +7,9 @@
 
 #include "base/log.h"
 #include "base/table.h"
+#include "egress/counts.h"
 #include "exec/command.h"
+#include "keeper/fence.h"
 #include "keeper/keeper.h"
 #include "keeper/link.h"
 #include "keeper/process.h"
@@ -730,13 +732,35 @@ void exec_service_free(struct exec_service *s)
     free(s);
 }
 
+static int add_egress(int directory, json_t *object)
+{
+    struct counts n;
+    bool running;
+    if (counts_read(directory, &n, &running) < 0)
+        return 0; /* there never was a proxy */
+    json_t *egress =
+        json_pack("{s:b, s:I, s:I, s:I, s:I, s:I, s:I}", "running", running, "connections",
+                  (json_int_t)n.connections, "allowed", (json_int_t)n.allowed, "refused",
+                  (json_int_t)n.refused, "failed", (json_int_t)n.failed, "bytes_up",
+                  (json_int_t)n.bytes_up, "bytes_down", (json_int_t)n.bytes_down);
+    return json_object_set_new(object, "egress", egress) < 0 ? -ENOMEM : 0;
+}
+
+static int add_fenced(const struct exec_service *s, json_t *object)
+{
+    char path[PATH_MAX];
+    (void)snprintf(path, sizeof path, "%s/workspaces", s->settings.root);
+    _cleanup_close_ int workspaces = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return json_object_set_new(object, "fenced", fences_list(workspaces)) < 0 ? -ENOMEM : 0;
+}
+
 int exec_service_status(struct exec_service *s, json_t *object)
 {
     json_t *exec = json_pack("{s:I,s:I,s:I}", "running", (json_int_t)s->running, "started",
                              (json_int_t)s->started, "refused", (json_int_t)s->refused);
     _cleanup_close_ int directory = -1;
     json_t *told = NULL;
-    if (!exec || json_object_set_new(object, "exec", exec) < 0)
+    if (!exec || json_object_set_new(object, "exec", exec) < 0 || add_fenced(s, object) < 0)
         return -ENOMEM;
     char path[PATH_MAX];
     (void)snprintf(path, sizeof path, "%s/exec", s->settings.root);
@@ -745,5 +769,5 @@ int exec_service_status(struct exec_service *s, json_t *object)
         return 0; /* no command was run yet */
     int r = json_object_update_missing(object, told);
     json_decref(told);
-    return r < 0 ? -ENOMEM : 0;
+    return r < 0 ? -ENOMEM : add_egress(directory, object);
 }

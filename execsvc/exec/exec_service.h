@@ -56,6 +56,7 @@ bool exec_service_clear(struct exec_service *s, struct call *call,
 void exec_removal_end(struct exec_removal *removal);
 
 /* Adds "exec": {"running", "started", "refused"} to object: EXECs that are open, and what became of
- * those of this service's life; and what the last keeper found that confines commands
- * (confinement_status). -ENOMEM. */
+ * those of this service's life; "fenced" (fences_list); and what the last keeper found that
+ * confines commands (confinement_status), and "egress", what its proxy has done (egress/counts.h).
+ * -ENOMEM. */
 int exec_service_status(struct exec_service *s, json_t *object);

@@ -9,11 +9,8 @@
 #include "base/log.h"
 #include "confine/policy_file.h"
 #include "confine/view.h"
+#include "keeper/fence.h"
 #include "names/thread_id.h"
-#include "store/json_file.h"
-
-/* In the workspace's directory: why no command is started there, and since when. */
-#define FENCE_FILE "fence.json"
 
 /* Of a thread ID in logs. */
 #define NAME_SHOWN 256
@@ -32,23 +29,9 @@ static int open_directory(const struct keeper *k, struct bytes workspace, int *r
     return 0;
 }
 
-/* NULL: there is no fence. */
-static json_t *read_fence(int directory)
-{
-    json_t *fence = NULL;
-    if (faccessat(directory, FENCE_FILE, F_OK, 0) < 0 && errno == ENOENT)
-        return NULL;
-    if (json_file_read(directory, FENCE_FILE, &fence) < 0 ||
-        !json_is_string(json_object_get(fence, "why"))) {
-        json_decref(fence);
-        return json_pack("{s:s}", "why", "nobody knows why");
-    }
-    return fence;
-}
-
 static int refuse_fenced(int directory, struct command_verdict *refusal)
 {
-    json_t *fence = read_fence(directory);
+    json_t *fence = fence_read(directory);
     if (!fence)
         return 0;
     command_verdict_not_started(
@@ -195,12 +178,10 @@ void place_release(struct keeper *k, struct place *place)
 void place_fence(struct keeper *k, struct bytes workspace, const char *why)
 {
     _cleanup_close_ int directory = -1;
-    char name[128];
-    json_t *fence = json_pack("{s:s}", "why", why);
+    char name[NAME_SHOWN];
     int r = open_directory(k, workspace, &directory);
     if (r == 0)
-        r = fence ? json_file_write(directory, FENCE_FILE, fence) : -ENOMEM;
-    json_decref(fence);
+        r = fence_write(directory, why);
     (void)log_escape(workspace.data, workspace.len, name, sizeof name);
     log_error("%s is fenced: %s%s%s", name, why, r < 0 ? "; this cannot be put on record: " : "",
               r < 0 ? strerror(-r) : "");
@@ -210,13 +191,15 @@ int place_lift(struct keeper *k, struct bytes workspace)
 {
     struct place place = PLACE_NONE;
     int r = open_place(k, workspace, &place);
-    if (r == 0 && faccessat(place.directory, FENCE_FILE, F_OK, 0) < 0)
-        r = -errno;
+    json_t *fence = r == 0 ? fence_read(place.directory) : NULL;
+    if (r == 0 && !fence)
+        r = -ENOENT;
+    json_decref(fence);
     /* What was changed is gone with it. */
     if (r == 0)
         r = confinement_drop_cells(k->confinement, place.tree);
-    if (r == 0 && unlinkat(place.directory, FENCE_FILE, 0) < 0)
-        r = -errno;
+    if (r == 0)
+        r = fence_remove(place.directory);
     place_release(k, &place);
     return r;
 }
@@ -225,7 +208,7 @@ static int describe(struct keeper *k, struct bytes workspace, struct place *plac
 {
     struct command_verdict refusal = {.text = ""};
     _cleanup_policy_ struct policy policy = {0};
-    json_t *fence = read_fence(place->directory);
+    json_t *fence = fence_read(place->directory);
     int r = fence ? json_object_set(object, "fenced", json_object_get(fence, "why")) : 0;
     json_decref(fence);
     if (r < 0)

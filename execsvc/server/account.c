@@ -117,7 +117,7 @@ struct account *account_begin(const struct connection *c, const struct wire_mess
 
 void account_end(struct account *account, const struct wire_message *reply)
 {
-    char text[48] = "ok";
+    char text[48] = "ok", why[1024] = "";
     if (!account)
         return;
     if (reply->type == WIRE_EXEC_EXIT) {
@@ -128,8 +128,12 @@ void account_end(struct account *account, const struct wire_message *reply)
                            e->verdict == WIRE_VERDICT_EXITED ? e->code : e->signal);
         else
             (void)snprintf(text, sizeof text, "%s", name ? name : "unknown");
+        /* The service's own words; those of other stages have the command's in them. */
+        if (e->verdict == WIRE_VERDICT_NOT_STARTED &&
+            (e->stage == WIRE_STAGE_CONFINE || e->stage == WIRE_STAGE_ATTEST))
+            (void)log_escape(e->text.data, e->text.len, why, sizeof why);
     }
-    put(account, text, NULL);
+    put(account, text, why[0] ? why : NULL);
     free(account);
 }
 

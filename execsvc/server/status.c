@@ -136,6 +136,8 @@ static int add_little(struct server *s, json_t *object)
     if (r == 0)
         r = exec_service_status(s->exec, object);
     (void)json_object_del(object, "exec");
+    (void)json_object_del(object, "egress");
+    (void)json_object_del(object, "fenced");
     return r;
 }
 

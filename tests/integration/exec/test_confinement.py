@@ -348,3 +348,56 @@ def test_widened_sandbox_is_fenced(confined, run_berth, how):
     assert "changed" not in measured(run_berth)["measured"]
     result = run_berth("policy", "--lift", WORKSPACE)
     assert (result.returncode, "is not fenced" in result.stderr) == (1, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can enter a sandbox from outside")
+def test_a_fence_is_seen_and_outlives_everything(harness, run_berth):
+    """By the caller, in the logs, and by who asks for the state; a keeper that begins anew, and a service
+    that does, know of it."""
+    audit = harness.new_path("audit.log")
+    service = harness.start_service(args=["--audit-log", audit])
+    run_berth("create", WORKSPACE, check=True)
+    assert json.loads(run_berth("status", "--json", check=True).stdout)["service"]["fenced"] == []
+    run(run_berth, "true", check=True)
+    subprocess.run(["nsenter", "-t", str(sandbox_init(service)), "-n", "ip", "link", "add", "type", "veth"],
+                   check=True)
+    assert run(run_berth, "true").returncode == 125
+    why = "what holds the workspace's commands was changed: the number of network interfaces"
+
+    def check():
+        fence, = json.loads(run_berth("status", "--json", check=True).stdout)["service"]["fenced"]
+        assert (fence["workspace"], fence["why"]) == (WORKSPACE, why) and fence["since"] > 1700000000
+        assert f"  FENCED: {WORKSPACE}: {why}" in run_berth("status", check=True).stdout
+        result = run(run_berth, "true")
+        assert (result.returncode, f"the workspace is fenced: {why}" in result.stderr) == (125, True)
+    check()
+    # A new keeper makes a new sandbox, in which nothing has been changed.
+    service.keeper().kill()
+    check()
+    service.keeper().stop()
+    service = service.restart()
+    check()
+    doctor = run_berth("doctor")
+    assert (doctor.returncode, f"workspace {WORKSPACE} is fenced: {why}" in doctor.stdout) == (1, True)
+    told = [line["text"] for line in map(json.loads, audit.read_text().splitlines())
+            if line["message"] == "EXEC" and line["outcome"] == "not_started"]
+    assert told[0] == why and told[1].startswith(f"the workspace is fenced: {why}")
+    run_berth("policy", "--lift", WORKSPACE, check=True)
+    run(run_berth, "true", check=True)
+    assert "FENCED" not in run_berth("status", check=True).stdout
+
+
+def test_what_is_missing_is_told(confined, run_berth):
+    """By doctor and by refusals, with the controller's name."""
+    confined("net-namespace,cgroup", {"limits": {"pids": 10}})
+    says = 'limits.pids: needs the cgroup controller "pids": taken away'
+    assert run(run_berth, "true").stderr == f"berth: not started: confine: {says}\n"
+    run_berth("policy", "--set", "-", WORKSPACE, input='{"limits": {"pids": null}}', check=True)
+    result = run_berth("exec", "-w", WORKSPACE, "--memory", "100M", "--", "true")
+    assert result.stderr == ('berth: not started: confine: limits.memory: needs the cgroup controller "memory": '
+                             "taken away\n")
+    text = run_berth("doctor").stdout
+    assert "commands are confined at the level no-userns alone" in text
+    assert "missing is net-namespace: taken away" in text
+    assert f"limits of pids: {says}" in text
+    assert "at the level no-userns" in run_berth("status", check=True).stdout

@@ -11,6 +11,7 @@ from lib.harness import HarnessError, wait_until
 
 pytestmark = pytest.mark.sandbox
 
+PATH, PATH_ONLY = 64, 128  # flags of EXEC
 LOOK = "ulimit -Hn; ls -d /boot 2>/dev/null || echo hidden"
 
 
@@ -192,3 +193,15 @@ def test_a_fence_stays(changeable, run_berth):
     change(run_berth, {"network": "host"})
     result = run(run_berth, "true")
     assert (result.returncode, "fenced: a test" in result.stderr) == (125, True)
+
+
+def test_commands_at_another_path(client, run_berth):
+    """A view of the caller's mount is held to the limits and the files of the policy that it is used under."""
+    def at(script):
+        call = client.run(WORKSPACE, ["sh", "-c", script], mount_path="/srv/mount", flags=PATH | PATH_ONLY)
+        return call.verdict.text or call.output[1].decode()
+    assert at("pwd; test $(ulimit -Hn) -gt 50 && echo more") == "/srv/mount\nmore\n"
+    change(run_berth, {"limits": {"open_files": 50, "file_size": 4096}})
+    assert at("pwd; ulimit -Hn; ulimit -Hf") == "/srv/mount\n50\n8\n"
+    change(run_berth, {"filesystem": {"read": ["/boot"]}})
+    assert at("pwd; ls -d /boot") == "/srv/mount\n/boot\n"
