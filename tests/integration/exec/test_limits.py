@@ -151,7 +151,7 @@ def test_limit_that_cannot_be_set(harness, run_berth, limit):
     with ExecClient(service.socket) as client:
         verdict = client.run(WORKSPACE, ["touch", "ran"], **limit).verdict
     assert (verdict.verdict, verdict.stage, verdict.error) == ("not_started", "confine", errno.EOPNOTSUPP)
-    assert "controllers" in verdict.text
+    assert "needs the cgroup controller" in verdict.text
     assert not (service.root / "workspaces" / WORKSPACE / "tree" / "ran").exists()
 
 
