@@ -248,8 +248,7 @@ static void on_again(evutil_socket_t fd, short what, void *context)
         if (i->type != S_IFDIR || !i->nlookup || !i->parent || !(i->name_news & NEWS_EXPIRED))
             continue;
         more = more || news_lately(i->name_news);
-        r = notifier_entry(d->coherence->notifier, i->parent->id, bytes_of(i->name, i->name_len),
-                           false);
+        r = notifier_entry(d->coherence->notifier, i->parent->id, inode_name_bytes(i), false);
     }
     if (more)
         expire_again_later(d->coherence);
@@ -287,7 +286,7 @@ static void checked(struct request *q, int error, const struct wire_message *rep
         if (error < 0 && error != -ENOENT)
             expire_again_later(c);
         else if (!same && i->parent == q->inode &&
-                 bytes_equal(bytes_of(i->name, i->name_len), request_name(q)))
+                 bytes_equal(inode_name_bytes(i), request_name(q)))
             r = notifier_entry(c->notifier, q->inode->id, request_name(q), true);
         if (r < 0)
             no_memory(d);
@@ -301,7 +300,7 @@ static void checked(struct request *q, int error, const struct wire_message *rep
 static int check(struct driver *d, struct inode *i)
 {
     struct request *q;
-    int r = request_new(d, NULL, WIRE_LOOKUP, i->name, NULL, &q);
+    int r = request_new(d, NULL, WIRE_LOOKUP, inode_name(i), NULL, &q);
     if (r < 0)
         return r;
     q->message.lookup.name = request_name(q);
@@ -324,7 +323,7 @@ static int tell_name(struct driver *d, struct notifier *n, const struct inode *p
      * that is just made or renamed here: dropped when that is done, it would have no path. */
     bool drop = !i && !d->naming && news_lately(d->coherence->linked_news);
     int r = 0;
-    for (; i && r == 0; i = inode_named_after(i, parent, name)) {
+    for (; i && r == 0; i = inode_named_after(&d->inodes, i, parent, name)) {
         bool lately = note_expired(i);
         if (i->type != S_IFDIR && !i->handles)
             drop = lately || drop;
@@ -361,8 +360,7 @@ static int forget_all(struct driver *d, struct notifier *n, bool lost)
         r = notifier_batch_inode(&batch, i->id, i->parent ? i->parent->id : 0);
         orders += 1 + (i->parent != NULL);
         if (r == 0 && i->parent)
-            r = notifier_batch_entry(&batch, i->parent->id, bytes_of(i->name, i->name_len),
-                                     expire(d, i));
+            r = notifier_batch_entry(&batch, i->parent->id, inode_name_bytes(i), expire(d, i));
     }
     if (r == 0 && batch.len)
         r = notifier_batch(n, &batch, orders);
@@ -470,7 +468,7 @@ static int forget_alias(struct driver *d, struct notifier *n, struct inode *alia
     int r = tell_inode(n, alias, true);
     for (struct inode *i = NULL; r == 0 && (i = inode_next(&d->inodes, &cursor, i));)
         if (i->parent == alias)
-            r = notifier_entry(n, alias->id, bytes_of(i->name, i->name_len), expire(d, i));
+            r = notifier_entry(n, alias->id, inode_name_bytes(i), expire(d, i));
     return r;
 }
 

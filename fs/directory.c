@@ -85,7 +85,7 @@ static int add_following(struct request *r)
         directory->parent ? tree_find(inodes, directory->parent) : NULL;
     if (!listing)
         return 0;
-    ssize_t index = tree_named(inodes, listing, bytes_of(directory->name, directory->name_len));
+    ssize_t index = tree_named(inodes, listing, inode_name_bytes(directory));
     if (index < 0 || !tree_walks(listing, (size_t)index))
         return 0;
     uint64_t nodes[WIRE_ALSO_MAX];

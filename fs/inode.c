@@ -44,7 +44,7 @@ static uint64_t hash_of(const struct inode_table *t, const struct inode *i, enum
     case INODE_BY_IDENTITY:
         return hash_identity(t, i->ino, i->generation);
     case INODE_BY_NAME:
-        return hash_name(t, i->parent, bytes_of(i->name, i->name_len));
+        return hash_name(t, i->parent, inode_name_bytes(i));
     case INODE_INDEX_COUNT:
         break;
     }
@@ -52,10 +52,26 @@ static uint64_t hash_of(const struct inode_table *t, const struct inode *i, enum
     return 0;
 }
 
-static struct inode **chain_head(const struct inode_table *t, enum inode_index index, uint64_t hash)
+static struct inode *numbered(const struct inode_table *t, uint32_t number)
+{
+    return pool_at(&t->pool, number);
+}
+
+static struct inode *next_of(const struct inode_table *t, const struct inode *i,
+                             enum inode_index index)
+{
+    return numbered(t, i->next[index]);
+}
+
+static uint32_t *chain_head(const struct inode_table *t, enum inode_index index, uint64_t hash)
 {
     const struct inode_chains *c = &t->chains[index];
     return &c->heads[hash & (c->capacity - 1)];
+}
+
+static struct inode *chain_first(const struct inode_table *t, enum inode_index index, uint64_t hash)
+{
+    return numbered(t, *chain_head(t, index, hash));
 }
 
 /* Doubles an index; what is in a chain keeps its order. Without memory the chains only get longer,
@@ -63,47 +79,79 @@ static struct inode **chain_head(const struct inode_table *t, enum inode_index i
 static void chains_grow(struct inode_table *t, enum inode_index index)
 {
     struct inode_chains old = t->chains[index];
-    struct inode **heads = calloc(old.capacity * 2, sizeof *heads);
+    uint32_t *heads = calloc(old.capacity * 2, sizeof *heads);
     if (!heads)
         return;
     t->chains[index] = (struct inode_chains){.heads = heads, .capacity = old.capacity * 2};
     for (size_t slot = 0; slot < old.capacity; slot++) {
-        struct inode *next, **tails[] = {&heads[slot], &heads[slot + old.capacity]};
-        for (struct inode *i = old.heads[slot]; i; i = next) {
+        uint32_t next, *tails[] = {&heads[slot], &heads[slot + old.capacity]};
+        for (uint32_t number = old.heads[slot]; number; number = next) {
+            struct inode *i = numbered(t, number);
             next = i->next[index];
-            struct inode ***tail = &tails[(hash_of(t, i, index) & old.capacity) != 0];
-            i->next[index] = NULL;
-            **tail = i;
+            uint32_t **tail = &tails[(hash_of(t, i, index) & old.capacity) != 0];
+            i->next[index] = 0;
+            **tail = number;
             *tail = &i->next[index];
         }
     }
     free(old.heads);
 }
 
-static void chains_add(struct inode_table *t, struct inode *i, enum inode_index index)
+static void chains_add(struct inode_table *t, uint32_t number, enum inode_index index)
 {
     if (t->count > t->chains[index].capacity * 2)
         chains_grow(t, index);
-    struct inode **head = chain_head(t, index, hash_of(t, i, index));
+    struct inode *i = numbered(t, number);
+    uint32_t *head = chain_head(t, index, hash_of(t, i, index));
     i->next[index] = *head;
-    *head = i;
+    *head = number;
 }
 
-static void chains_remove(struct inode_table *t, struct inode *i, enum inode_index index)
+/* Returns its number; 0: it was in none. */
+static uint32_t chains_remove(struct inode_table *t, struct inode *i, enum inode_index index)
 {
-    struct inode **link = chain_head(t, index, hash_of(t, i, index));
-    while (*link && *link != i)
-        link = &(*link)->next[index];
-    if (*link)
+    uint32_t *link = chain_head(t, index, hash_of(t, i, index));
+    struct inode *other;
+    while ((other = numbered(t, *link)) && other != i)
+        link = &other->next[index];
+    uint32_t number = *link;
+    if (number)
         *link = i->next[index];
-    i->next[index] = NULL;
+    i->next[index] = 0;
+    return number;
 }
 
-/* The first name has its room in the inode itself; most files have no other, ever. */
-static void name_free(const struct inode *i, char *name)
+static uint32_t number_of(const struct inode_table *t, const struct inode *i)
 {
-    if (name != i->first_name)
-        free(name);
+    uint32_t number = *chain_head(t, INODE_BY_ID, hash_of(t, i, INODE_BY_ID));
+    struct inode *other;
+    while ((other = numbered(t, number)) != i)
+        number = other->next[INODE_BY_ID];
+    return number;
+}
+
+static void name_free(struct inode *i)
+{
+    char *apart;
+    memcpy(&apart, i->name, sizeof apart);
+    if (i->name_apart)
+        free(apart);
+    i->name_apart = false;
+    i->name_len = 0;
+}
+
+/* With room for this name, which most files have for ever, and at least for a pointer to another.
+ */
+static struct inode *inode_new(struct inode_table *t, struct bytes name, uint32_t *ret_number)
+{
+    size_t least = name.len + 1 > sizeof(char *) ? name.len + 1 : sizeof(char *);
+    size_t size = pool_size(offsetof(struct inode, name) + least);
+    struct inode *i = pool_new(&t->pool, size, ret_number);
+    if (i) {
+        size_t room = size - offsetof(struct inode, name) - 1;
+        i->room = (uint8_t)(room < WIRE_NAME_MAX ? room : WIRE_NAME_MAX);
+    }
+    return i;
 }
 
 int inode_table_init(struct inode_table *t, uint8_t root_flags)
@@ -119,7 +167,8 @@ int inode_table_init(struct inode_table *t, uint8_t root_flags)
             return -ENOMEM;
         }
     }
-    t->root = calloc(1, sizeof *t->root + 1);
+    uint32_t number;
+    t->root = inode_new(t, (struct bytes){0}, &number);
     if (!t->root) {
         inode_table_release(t);
         return -ENOMEM;
@@ -131,21 +180,17 @@ int inode_table_init(struct inode_table *t, uint8_t root_flags)
     t->root->pins = 1;
     /* Not by identity: an entry that claims to be the root would make the kernel fail. */
     t->count = 1;
-    chains_add(t, t->root, INODE_BY_ID);
+    chains_add(t, number, INODE_BY_ID);
     return 0;
 }
 
 void inode_table_release(struct inode_table *t)
 {
-    struct inode_chains *all = &t->chains[INODE_BY_ID];
-    for (size_t slot = 0; all->heads && slot < all->capacity; slot++) {
-        struct inode *next;
-        for (struct inode *i = all->heads[slot]; i; i = next) {
-            next = i->next[INODE_BY_ID];
-            name_free(i, i->name);
-            free(i);
-        }
-    }
+    size_t cursor = 0;
+    struct inode *i = NULL;
+    while ((i = inode_next(t, &cursor, i)))
+        name_free(i);
+    pool_release(&t->pool);
     for (enum inode_index index = 0; index < INODE_INDEX_COUNT; index++)
         free(t->chains[index].heads);
     tree_release(t);
@@ -160,34 +205,35 @@ struct inode *inode_get(struct inode_table *t, uint64_t id)
 {
     if (id == ROOT_ID)
         return t->root;
-    struct inode *i = *chain_head(t, INODE_BY_ID, table_hash_pair(id, t->seed));
+    struct inode *i = chain_first(t, INODE_BY_ID, table_hash_pair(id, t->seed));
     while (i && i->id != id)
-        i = i->next[INODE_BY_ID];
+        i = next_of(t, i, INODE_BY_ID);
     return i;
 }
 
 static bool is_at(const struct inode *i, const struct inode *parent, struct bytes name)
 {
-    return i->parent == parent && bytes_equal(bytes_of(i->name, i->name_len), name);
+    return i->parent == parent && bytes_equal(inode_name_bytes(i), name);
 }
 
 /* The next of those at parent/name, from i on in its chain. */
-static struct inode *next_named(struct inode *i, const struct inode *parent, struct bytes name)
+static struct inode *next_named(const struct inode_table *t, struct inode *i,
+                                const struct inode *parent, struct bytes name)
 {
     while (i && !is_at(i, parent, name))
-        i = i->next[INODE_BY_NAME];
+        i = next_of(t, i, INODE_BY_NAME);
     return i;
 }
 
 struct inode *inode_named(struct inode_table *t, const struct inode *parent, struct bytes name)
 {
-    return next_named(*chain_head(t, INODE_BY_NAME, hash_name(t, parent, name)), parent, name);
+    return next_named(t, chain_first(t, INODE_BY_NAME, hash_name(t, parent, name)), parent, name);
 }
 
-struct inode *inode_named_after(const struct inode *i, const struct inode *parent,
-                                struct bytes name)
+struct inode *inode_named_after(struct inode_table *t, const struct inode *i,
+                                const struct inode *parent, struct bytes name)
 {
-    return next_named(i->next[INODE_BY_NAME], parent, name);
+    return next_named(t, next_of(t, i, INODE_BY_NAME), parent, name);
 }
 
 static bool has_place(uint32_t mode)
@@ -200,7 +246,7 @@ static struct inode *find_place(struct inode_table *t, const struct wire_attr *a
 {
     struct inode *i = inode_named(t, parent, name);
     while (i && (!inode_is(i, attr) || inode_is_displaced(i)))
-        i = next_named(i->next[INODE_BY_NAME], parent, name);
+        i = inode_named_after(t, i, parent, name);
     return i;
 }
 
@@ -213,9 +259,9 @@ bool inode_is(const struct inode *i, const struct wire_attr *attr)
 static struct inode *find_identity(struct inode_table *t, const struct wire_attr *attr)
 {
     struct inode *i =
-        *chain_head(t, INODE_BY_IDENTITY, hash_identity(t, attr->ino, attr->generation));
+        chain_first(t, INODE_BY_IDENTITY, hash_identity(t, attr->ino, attr->generation));
     while (i && !inode_is(i, attr))
-        i = i->next[INODE_BY_IDENTITY];
+        i = next_of(t, i, INODE_BY_IDENTITY);
     return i;
 }
 
@@ -225,20 +271,20 @@ struct inode *inode_identified(struct inode_table *t, uint64_t ino, uint64_t gen
     if (!after && t->root->ino == ino && t->root->generation == generation)
         return t->root;
     struct inode *i = after && after != t->root
-                          ? after->next[INODE_BY_IDENTITY]
-                          : *chain_head(t, INODE_BY_IDENTITY, hash_identity(t, ino, generation));
+                          ? next_of(t, after, INODE_BY_IDENTITY)
+                          : chain_first(t, INODE_BY_IDENTITY, hash_identity(t, ino, generation));
     while (i && !(i->ino == ino && i->generation == generation))
-        i = i->next[INODE_BY_IDENTITY];
+        i = next_of(t, i, INODE_BY_IDENTITY);
     return i;
 }
 
 struct inode *inode_next(const struct inode_table *t, size_t *cursor, const struct inode *i)
 {
     const struct inode_chains *chains = &t->chains[INODE_BY_ID];
-    struct inode *next = i ? i->next[INODE_BY_ID] : NULL;
-    while (!next && *cursor < chains->capacity)
+    uint32_t next = i ? i->next[INODE_BY_ID] : 0;
+    while (!next && chains->heads && *cursor < chains->capacity)
         next = chains->heads[(*cursor)++];
-    return next;
+    return numbered(t, next);
 }
 
 void inode_give_back(struct inode_table *t, uint64_t node, uint64_t count)
@@ -269,10 +315,9 @@ static void unname(struct inode_table *t, struct inode *i)
     struct inode *parent = i->parent;
     if (!parent)
         return;
-    chains_remove(t, i, INODE_BY_NAME);
+    (void)chains_remove(t, i, INODE_BY_NAME);
     i->parent = NULL;
-    i->name_len = 0;
-    name_free(i, take_ptr(i->name));
+    name_free(i);
     inode_unpin(t, parent);
 }
 
@@ -281,7 +326,7 @@ struct inode *inode_file_named(struct inode_table *t, const struct inode *parent
 {
     struct inode *i = inode_named(t, parent, name);
     while (i && has_place(i->type))
-        i = next_named(i->next[INODE_BY_NAME], parent, name);
+        i = inode_named_after(t, i, parent, name);
     return i;
 }
 
@@ -292,17 +337,21 @@ void inode_removed(struct inode_table *t, struct inode *parent, struct bytes nam
         unname(t, i);
 }
 
+/* -ENOMEM: it keeps the one it has. */
 static int set_name(struct inode *i, struct bytes name)
 {
-    char *room = i->first_name;
-    if (!bytes_equal(bytes_of_string(i->first_name), name)) {
+    char *room = i->name;
+    if (name.len > i->room) {
         room = malloc(name.len + 1);
         if (!room)
             return -ENOMEM;
-        memcpy(room, name.data, name.len);
-        room[name.len] = '\0';
     }
-    i->name = room;
+    name_free(i);
+    memmove(room, name.data, name.len);
+    room[name.len] = '\0';
+    if (room != i->name)
+        memcpy(i->name, &room, sizeof room);
+    i->name_apart = room != i->name;
     i->name_len = (uint8_t)name.len;
     return 0;
 }
@@ -350,27 +399,20 @@ static int hint(struct inode_table *t, struct inode *i, struct inode *parent, st
         return r;
     }
     i->parent = parent;
-    chains_add(t, i, INODE_BY_NAME);
+    chains_add(t, number_of(t, i), INODE_BY_NAME);
     return 0;
-}
-
-/* The name takes what would else be left over at the end. */
-static size_t inode_size(struct bytes name)
-{
-    size_t size = offsetof(struct inode, first_name) + name.len + 1;
-    return size > sizeof(struct inode) ? size : sizeof(struct inode);
 }
 
 static int make(struct inode_table *t, uint64_t node, const struct wire_attr *attr, uint8_t flags,
                 struct inode *parent, struct bytes name, struct inode **ret)
 {
-    struct inode *i = calloc(1, inode_size(name));
+    uint32_t number;
+    struct inode *i = inode_new(t, name, &number);
     bool placed = has_place(attr->mode);
     if (!i)
         return -ENOMEM;
-    memcpy(i->first_name, name.data, name.len);
     if (placed)
-        (void)set_name(i, name); /* its first: no memory */
+        (void)set_name(i, name); /* it has the room */
     i->id = ++t->last_id;
     i->ino = attr->ino;
     i->generation = attr->generation;
@@ -380,12 +422,12 @@ static int make(struct inode_table *t, uint64_t node, const struct wire_attr *at
     i->wire_refs = 1;
     i->connection = t->connection;
     t->count++;
-    chains_add(t, i, INODE_BY_ID);
+    chains_add(t, number, INODE_BY_ID);
     if (placed) {
         i->parent = inode_pin(parent);
-        chains_add(t, i, INODE_BY_NAME);
+        chains_add(t, number, INODE_BY_NAME);
     }
-    chains_add(t, i, INODE_BY_IDENTITY);
+    chains_add(t, number, INODE_BY_IDENTITY);
     *ret = i;
     return 0;
 }
@@ -414,8 +456,7 @@ static int enter(struct inode_table *t, uint64_t node, const struct wire_attr *a
     if (placed) {
         /* The newest comes first. */
         inode_removed(t, parent, name);
-        chains_remove(t, i, INODE_BY_NAME);
-        chains_add(t, i, INODE_BY_NAME);
+        chains_add(t, chains_remove(t, i, INODE_BY_NAME), INODE_BY_NAME);
     } else {
         if (i->type == S_IFREG && i->parent && !is_at(i, parent, name))
             i->flags |= INODE_LINKED;
@@ -491,17 +532,18 @@ void inode_lent_back(struct inode_table *t, uint64_t node, uint64_t ino, uint64_
 
 /* Takes the directories that are at parent/name out of their chain, into a list of their own, the
  * newest last. */
-static struct inode *detach_directories(struct inode_table *t, const struct inode *parent,
-                                        struct bytes name)
+static uint32_t detach_directories(struct inode_table *t, const struct inode *parent,
+                                   struct bytes name)
 {
-    struct inode *list = NULL;
-    struct inode **link = chain_head(t, INODE_BY_NAME, hash_name(t, parent, name));
+    uint32_t list = 0;
+    uint32_t *link = chain_head(t, INODE_BY_NAME, hash_name(t, parent, name));
     while (*link) {
-        struct inode *i = *link;
+        uint32_t number = *link;
+        struct inode *i = numbered(t, number);
         if (i->type == S_IFDIR && is_at(i, parent, name)) {
             *link = i->next[INODE_BY_NAME];
             i->next[INODE_BY_NAME] = list;
-            list = i;
+            list = number;
         } else {
             link = &i->next[INODE_BY_NAME];
         }
@@ -530,12 +572,13 @@ static bool is_below(const struct inode *i, const struct inode *directory)
 /* Puts a list of detached directories at parent/name. More than one was at the old place when
  * another took the name of the first: the kernel has moved one of them. Those of which that is
  * less likely are put at the place of less depth. */
-static void attach_directories(struct inode_table *t, struct inode *list, struct inode *parent,
+static void attach_directories(struct inode_table *t, uint32_t list, struct inode *parent,
                                struct bytes name)
 {
     const struct inode *workspace;
-    struct inode *next;
-    for (struct inode *i = list; i; i = next) {
+    uint32_t next;
+    for (uint32_t number = list; number; number = next) {
+        struct inode *i = numbered(t, number);
         next = i->next[INODE_BY_NAME];
         bool certain = !next;
         struct inode *old = i->parent;
@@ -543,18 +586,12 @@ static void attach_directories(struct inode_table *t, struct inode *list, struct
         bool moves = !is_below(parent, i) &&
                      (certain || plain_depth(parent, &workspace) < plain_depth(old, &workspace));
         if (moves) {
-            char *old_name = take_ptr(i->name);
-            uint8_t old_len = i->name_len;
-            if (set_name(i, name) < 0) {
-                /* Its place is right but for the name, by which it is just not found again. */
-                i->name = old_name;
-                i->name_len = old_len;
-            } else {
-                name_free(i, old_name);
-            }
+            /* Without memory its place is right but for the name, by which it is just not found
+             * again. */
+            (void)set_name(i, name);
             i->parent = inode_pin(parent);
         }
-        chains_add(t, i, INODE_BY_NAME);
+        chains_add(t, number, INODE_BY_NAME);
         if (moves)
             inode_unpin(t, old);
     }
@@ -576,7 +613,7 @@ static void move_settle(struct inode_table *t)
 static void note_renamed_links(struct inode_table *t, const struct inode *parent, struct bytes name)
 {
     struct inode *i = inode_named(t, parent, name);
-    for (; i; i = next_named(i->next[INODE_BY_NAME], parent, name))
+    for (; i; i = inode_named_after(t, i, parent, name))
         if (i->type == S_IFLNK)
             i->flags |= INODE_RENAMED;
 }
@@ -631,8 +668,8 @@ void inode_rename_end(struct inode_table *t, struct inode *from, struct bytes na
         note_renamed_links(t, from, name);
     if (from != to && exchange)
         note_renamed_links(t, to, new_name);
-    struct inode *directories = detach_directories(t, from, name);
-    struct inode *others = exchange ? detach_directories(t, to, new_name) : NULL;
+    uint32_t directories = detach_directories(t, from, name);
+    uint32_t others = exchange ? detach_directories(t, to, new_name) : 0;
     attach_directories(t, directories, to, new_name);
     attach_directories(t, others, from, name);
 }
@@ -703,19 +740,19 @@ void inode_drop(struct inode_table *t, struct inode *i)
     while (i && i != t->root && i->nlookup == 0 && i->pins == 0) {
         struct inode *parent = i->parent;
         if (parent) {
-            chains_remove(t, i, INODE_BY_NAME);
+            (void)chains_remove(t, i, INODE_BY_NAME);
             parent->pins--;
         }
-        chains_remove(t, i, INODE_BY_ID);
-        chains_remove(t, i, INODE_BY_IDENTITY);
+        uint32_t number = chains_remove(t, i, INODE_BY_ID);
+        (void)chains_remove(t, i, INODE_BY_IDENTITY);
         t->count--;
         if (i->connection == t->connection && i->wire_refs)
             inode_give_back(t, i->node, i->wire_refs);
         content_unreferenced(t, i->ino, i->generation);
         known_gone(t, i);
         attrs_changed(t, i->ino, i->generation);
-        name_free(i, i->name);
-        free(i);
+        name_free(i);
+        pool_free(&t->pool, number);
         i = parent;
     }
 }
@@ -733,8 +770,10 @@ void inode_forget(struct inode_table *t, struct inode *i, uint64_t n)
 {
     if (i == t->root)
         return;
+    if (i->nlookup == UINT32_MAX)
+        return; /* how many there were is not known any more */
     assert(n <= i->nlookup);
-    i->nlookup -= n;
+    i->nlookup -= (uint32_t)n;
     inode_drop(t, i);
 }
 

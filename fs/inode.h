@@ -15,7 +15,8 @@
  * never form a cycle.
  *
  * Three lifetimes meet here:
- *   nlookup    references of the kernel, counted exactly: one for each entry answered
+ *   nlookup    references of the kernel, counted exactly: one for each entry answered (at 2^32 - 1
+ *              it stays for ever)
  *   wire_refs  references on the server's node, one for each ENTRY received; they belong to
  *              one connection and are given back in FORGET notices. None: one is lent to it
  *              (tree.h), and no other inode of the file has none
@@ -31,6 +32,7 @@
 #include "attrs.h"
 #include "content.h"
 #include "known.h"
+#include "pool.h"
 #include "tree.h"
 #include "wire/wire.h"
 
@@ -57,14 +59,13 @@ struct inode {
     uint64_t id; /* FUSE node ID */
     uint64_t ino;
     uint64_t generation;
-    uint64_t node; /* the server's, within `connection` */
-    uint64_t nlookup;
+    uint64_t node;  /* the server's, within `connection` */
     uint64_t stamp; /* inode_table.stamp at our own last change of it */
     struct inode *parent;
-    char *name;
-    struct handle *handles; /* open ones */
-    struct inode *next[INODE_INDEX_COUNT];
-    uint32_t connection; /* 0: node is not known */
+    struct handle *handles;           /* open ones */
+    uint32_t next[INODE_INDEX_COUNT]; /* numbers in inode_table.pool */
+    uint32_t nlookup;                 /* at the most that it can hold it stays, and so the inode */
+    uint32_t connection;              /* 0: node is not known */
     uint32_t wire_refs;
     uint32_t pins;
     uint32_t name_news;    /* when its name was news to the kernel last: coherence.c */
@@ -73,13 +74,15 @@ struct inode {
     uint16_t type;         /* S_IFMT part of the mode */
     uint16_t permissions;  /* the rest of it, when it was told last */
     uint8_t flags;
-    uint8_t name_len;
-    bool locked;       /* files: somebody here has asked for a lock by fcntl() */
-    char first_name[]; /* with its NUL: name is this until it is another */
+    uint8_t name_len;    /* 0: it has none */
+    uint8_t room;        /* for a name, without its NUL */
+    bool locked : 1;     /* files: somebody here has asked for a lock by fcntl() */
+    bool name_apart : 1; /* it is not in name, where only a pointer to it is */
+    char name[];         /* with its NUL */
 };
 
 struct inode_chains {
-    struct inode **heads;
+    uint32_t *heads; /* numbers in inode_table.pool */
     size_t capacity; /* a power of two, at least half as many as there are */
 };
 
@@ -97,6 +100,7 @@ struct inode_move {
 };
 
 struct inode_table {
+    struct pool pool;
     struct inode_chains chains[INODE_INDEX_COUNT];
     struct inode *root;
     size_t count;
@@ -144,8 +148,8 @@ struct inode *inode_file_named(struct inode_table *t, const struct inode *parent
 struct inode *inode_known(struct inode_table *t, const struct wire_attr *attr,
                           const struct inode *parent, struct bytes name);
 /* The next one at the name of i, or NULL. */
-struct inode *inode_named_after(const struct inode *i, const struct inode *parent,
-                                struct bytes name);
+struct inode *inode_named_after(struct inode_table *t, const struct inode *i,
+                                const struct inode *parent, struct bytes name);
 
 /* Takes an ENTRY of the current connection: finds or makes its inode (of this place, where it has
  * one), takes over the wire reference, and notes where it was seen. Neither nlookup nor pins rise:
@@ -166,6 +170,21 @@ bool inode_lend_own(struct inode_table *t, struct inode *i);
 /* Takes over a reference that may have been lent: it is given to the inode that lives by it, or
  * back to the server. */
 void inode_lent_back(struct inode_table *t, uint64_t node, uint64_t ino, uint64_t generation);
+
+/* Its name, with a NUL behind it, as long as it has that; NULL: it has none. */
+static inline const char *inode_name(const struct inode *i)
+{
+    const char *apart;
+    if (!i->name_apart)
+        return i->name_len ? i->name : NULL;
+    memcpy(&apart, i->name, sizeof apart);
+    return apart;
+}
+
+static inline struct bytes inode_name_bytes(const struct inode *i)
+{
+    return bytes_of(inode_name(i), i->name_len);
+}
 
 /* True when attr is of this very file. */
 bool inode_is(const struct inode *i, const struct wire_attr *attr);
@@ -219,7 +238,7 @@ void inode_unpin(struct inode_table *t, struct inode *i);
 
 static inline void inode_looked_up(struct inode *i)
 {
-    i->nlookup++;
+    i->nlookup += i->nlookup < UINT32_MAX;
 }
 
 /* The kernel gives back n references. May free i. */

@@ -61,7 +61,7 @@ struct inode *known_named(struct inode_table *t, const struct inode *parent, str
 {
     struct inode *i = inode_named(t, parent, name);
     while (i && (!known_attr(t, i) || inode_is_displaced(i)))
-        i = inode_named_after(i, parent, name);
+        i = inode_named_after(t, i, parent, name);
     return i;
 }
 
@@ -75,7 +75,7 @@ void known_changed(struct inode_table *t, const struct inode *i)
 void known_name_changed(struct inode_table *t, const struct inode *parent, struct bytes name)
 {
     const struct inode *i = t->known.attrs.count ? inode_named(t, parent, name) : NULL;
-    for (; i; i = inode_named_after(i, parent, name))
+    for (; i; i = inode_named_after(t, i, parent, name))
         known_changed(t, i);
 }
 

@@ -13,7 +13,7 @@ static struct link_place place_of(struct driver *d, const struct inode *link)
     struct link_place place = {
         .depth = inode_depth(&d->inodes, link->parent, clock_monotonic_ns(), &workspace)};
     if (place.depth >= 0 && workspace != d->inodes.root)
-        place.workspace = bytes_of(workspace->name, workspace->name_len);
+        place.workspace = inode_name_bytes(workspace);
     return place;
 }
 

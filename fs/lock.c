@@ -427,7 +427,7 @@ static void lost_for_good(struct driver *d, struct lock_owner *o, int error)
 {
     struct handle *h = handle_get(&d->handles, o->handle);
     char text[256];
-    const char *name = o->inode->name ? o->inode->name : "";
+    const char *name = inode_name(o->inode) ? inode_name(o->inode) : "";
     log_warning("a lock on \"%s\" was lost with the connection: %s",
                 log_escape(name, strlen(name), text, sizeof text), strerror(-error));
     d->stats.locks_lost++;

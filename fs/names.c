@@ -80,7 +80,7 @@ static void note_moved(const struct request *r, const struct inode *directory, s
     struct inode_table *inodes = &r->driver->inodes;
     const struct inode *i = inode_named(inodes, directory, name);
     known_name_changed(inodes, directory, name);
-    for (; i; i = inode_named_after(i, directory, name))
+    for (; i; i = inode_named_after(inodes, i, directory, name))
         tree_changed(inodes, i->ino, i->generation, gone && i->type == S_IFDIR);
 }
 

@@ -75,7 +75,7 @@ static bool find_known(struct request *r, uint64_t ino, uint64_t generation)
     const struct wire_attr *attr = attrs_get(inodes, ino, generation);
     struct inode *i = attr ? inode_known(inodes, attr, r->inode, request_name(r)) : NULL;
     if (!i || i->parent != r->inode || !attrs_are_sure(i, attr) ||
-        !bytes_equal(bytes_of(i->name, i->name_len), request_name(r)))
+        !bytes_equal(inode_name_bytes(i), request_name(r)))
         return false;
     request_reply_entry(r, i, attr);
     return true;

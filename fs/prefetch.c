@@ -282,7 +282,7 @@ static void walk_start(struct driver *d, struct walk *w, const struct inode *dir
     while (i->parent && !(i->flags & INODE_WORKSPACE) && count < DEPTH_MAX / 2) {
         struct tree_directory *listing = tree_find(t, i->parent);
         ssize_t index =
-            listing && i->name ? tree_named(t, listing, bytes_of(i->name, i->name_len)) : -ENOENT;
+            listing && i->name_len ? tree_named(t, listing, inode_name_bytes(i)) : -ENOENT;
         if (index < 0)
             break;
         up[count++] = (struct place){
@@ -298,8 +298,8 @@ void prefetch_missed(struct driver *d, const struct inode *file)
 {
     const struct inode *directory = file->parent;
     struct tree_directory *listing = directory ? tree_find(&d->inodes, directory) : NULL;
-    ssize_t index = listing && file->name
-                        ? tree_named(&d->inodes, listing, bytes_of(file->name, file->name_len))
+    ssize_t index = listing && file->name_len
+                        ? tree_named(&d->inodes, listing, inode_name_bytes(file))
                         : -ENOENT;
     if (index < 0)
         return;

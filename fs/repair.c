@@ -90,7 +90,7 @@ void repair_inode(struct driver *d, struct inode *i, struct request *waiter)
     }
     bool workspace = i->flags & INODE_WORKSPACE;
     struct request *q;
-    int error = i->name ? repair_new(i, NULL, &p) : -ESTALE;
+    int error = inode_name(i) ? repair_new(i, NULL, &p) : -ESTALE;
     if (error < 0) {
         waiter->done(waiter, error, NULL);
         return;
@@ -98,8 +98,8 @@ void repair_inode(struct driver *d, struct inode *i, struct request *waiter)
     add_waiter(p, waiter);
     error = table_put(&d->inode_repairs, i->id, p, NULL);
     if (error == 0)
-        error =
-            request_new(d, NULL, workspace ? WIRE_WORKSPACE_OPEN : WIRE_LOOKUP, i->name, NULL, &q);
+        error = request_new(d, NULL, workspace ? WIRE_WORKSPACE_OPEN : WIRE_LOOKUP, inode_name(i),
+                            NULL, &q);
     if (error < 0) {
         repair_end(d, p, error);
         return;

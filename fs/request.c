@@ -613,7 +613,7 @@ bool request_reply_unsure(struct request *r, int error)
     struct inode *i =
         tells_of_name(error) ? NULL : inode_named(&d->inodes, parent, request_name(r));
     while (i && (i->type != S_IFDIR || !i->nlookup))
-        i = inode_named_after(i, parent, request_name(r));
+        i = inode_named_after(&r->driver->inodes, i, parent, request_name(r));
     if (!i)
         return false;
     struct fuse_entry_param e = {.ino = i->id, .generation = i->generation};

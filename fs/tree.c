@@ -10,6 +10,12 @@
 
 #define FIRST_CAPACITY 1024
 
+/* What fits into the fields of an entry. What is more is not kept; an answer of TREE
+ * brings a tenth. */
+#define PART_ENTRIES_MAX (1U << 15)
+#define PART_BYTES_MAX (1U << 21)
+#define DIRECTORY_ENTRIES_MAX ((1U << 24) - 1)
+
 /* What one answer brought. */
 struct tree_part {
     struct tree_part *next;
@@ -45,15 +51,26 @@ struct tree_directory {
 
 /* --- entries ------------------------------------------------------------------------- */
 
+static const struct tree_part *part_of(const struct tree_entry *e)
+{
+    const char *first = (const char *)(e - e->place);
+    return (const void *)(first - offsetof(struct tree_part, entries));
+}
+
 static const uint8_t *data_of(const struct tree_entry *e)
 {
-    return e->part->data + e->offset;
+    return part_of(e)->data + e->offset;
 }
 
 static void unpack(const struct tree_entry *e, struct wire_dirent *ret)
 {
-    const struct tree_directory *d = e->part->directory;
+    const struct tree_directory *d = part_of(e)->directory;
     tree_entry_unpack(data_of(e), d->node, &d->attr, ret);
+}
+
+static bool is_file(const struct tree_entry *e, uint64_t ino, uint64_t generation)
+{
+    return tree_entry_is(data_of(e), &part_of(e)->directory->attr, ino, generation);
 }
 
 /* There are few parts: an answer brings thousands of entries. */
@@ -125,9 +142,9 @@ static struct tree_entry **chain_of(const struct inode_table *t, uint64_t ino, u
 
 static struct tree_entry **chain_of_entry(const struct inode_table *t, const struct tree_entry *e)
 {
-    struct wire_dirent entry;
-    unpack(e, &entry);
-    return chain_of(t, entry.attr.ino, entry.attr.generation);
+    uint64_t ino = 0, generation = 0;
+    (void)tree_entry_identity(data_of(e), &part_of(e)->directory->attr, &ino, &generation);
+    return chain_of(t, ino, generation);
 }
 
 /* Makes room for `more` entries. */
@@ -270,16 +287,11 @@ static void take_attr_away(struct inode_table *t, uint64_t ino, uint64_t generat
     attrs_changed(t, ino, generation);
     if (!t->tree.count)
         return;
-    for (struct tree_entry *e = *chain_of(t, ino, generation); e; e = e->same) {
-        struct wire_dirent entry;
-        if (!e->fresh)
-            continue;
-        unpack(e, &entry);
-        if (entry.attr.ino == ino && entry.attr.generation == generation) {
+    for (struct tree_entry *e = *chain_of(t, ino, generation); e; e = e->same)
+        if (e->fresh && is_file(e, ino, generation)) {
             e->fresh = false;
-            e->part->directory->stale += !e->linked;
+            part_of(e)->directory->stale += !e->linked;
         }
-    }
 }
 
 static void take_away(struct inode_table *t, uint64_t ino, uint64_t generation, bool names)
@@ -367,13 +379,14 @@ static int fill(struct inode_table *t, struct tree_part *p, const struct wire_li
     while (wire_list_next(list, &offset, &element)) {
         if (wire_decode(WIRE_DIRENT, element, &m) < 0 || !listing_name_fits(m.dirent.name))
             continue;
-        if (buffer_reserve(&data, TREE_ENTRY_MAX) < 0)
+        if (data.len >= PART_BYTES_MAX || buffer_reserve(&data, TREE_ENTRY_MAX) < 0)
             return -ENOMEM;
-        p->entries[p->count++] = (struct tree_entry){.part = p,
-                                                     .offset = (uint32_t)data.len,
-                                                     .held = m.dirent.node != 0,
-                                                     .fresh = stays_right(&m.dirent),
-                                                     .linked = is_linked(&m.dirent.attr)};
+        p->entries[p->count] = (struct tree_entry){.offset = (uint32_t)data.len,
+                                                   .place = (uint32_t)p->count,
+                                                   .held = m.dirent.node != 0,
+                                                   .fresh = stays_right(&m.dirent),
+                                                   .linked = is_linked(&m.dirent.attr)};
+        p->count++;
         data.len += tree_entry_pack(&m.dirent, d->node, &d->attr, data.data + data.len);
     }
     p->size = data.len;
@@ -388,6 +401,8 @@ static int fill(struct inode_table *t, struct tree_part *p, const struct wire_li
 static int part_new(struct inode_table *t, struct tree_directory *d, const struct wire_list *list,
                     struct tree_part **ret)
 {
+    if (list->count > PART_ENTRIES_MAX || d->count + list->count > DIRECTORY_ENTRIES_MAX)
+        return -ENOMEM;
     struct tree_part *p = calloc(1, sizeof *p + list->count * sizeof p->entries[0]);
     if (!p)
         return -ENOMEM;
@@ -427,7 +442,7 @@ static void index_part(const struct inode_table *t, const struct tree_directory 
 {
     for (size_t i = 0; i < p->count; i++) {
         uint32_t *chain = name_chain(t, d, tree_entry_name(data_of(&p->entries[i])));
-        p->entries[i].next_name = *chain;
+        p->entries[i].next_name = *chain & DIRECTORY_ENTRIES_MAX;
         *chain = (uint32_t)(p->first + i + 1);
     }
 }
@@ -587,32 +602,29 @@ struct tree_directory *tree_identified(const struct inode_table *t, uint64_t ino
 }
 
 static const struct tree_entry *find_file(const struct inode_table *t, uint64_t ino,
-                                          uint64_t generation, bool fresh, struct wire_dirent *ret)
+                                          uint64_t generation, bool fresh)
 {
     const struct tree_entry *e = t->tree.count ? *chain_of(t, ino, generation) : NULL;
-    for (; e; e = e->same) {
-        unpack(e, ret);
-        if ((fresh ? e->fresh && !e->linked : e->held) && ret->attr.ino == ino &&
-            ret->attr.generation == generation)
-            break;
-    }
+    while (e && ((fresh ? !e->fresh || e->linked : !e->held) || !is_file(e, ino, generation)))
+        e = e->same;
     return e;
 }
 
 bool tree_file_attr(const struct inode_table *t, uint64_t ino, uint64_t generation,
                     struct wire_attr *ret)
 {
+    const struct tree_entry *e = find_file(t, ino, generation, true);
     struct wire_dirent entry;
-    if (!find_file(t, ino, generation, true, &entry))
+    if (!e)
         return false;
+    unpack(e, &entry);
     *ret = entry.attr;
     return true;
 }
 
 bool tree_has_file(const struct inode_table *t, uint64_t ino, uint64_t generation)
 {
-    struct wire_dirent entry;
-    return find_file(t, ino, generation, false, &entry);
+    return find_file(t, ino, generation, false);
 }
 
 const struct wire_attr *tree_attr(const struct tree_directory *directory)

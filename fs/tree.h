@@ -25,7 +25,7 @@
 struct inode;
 struct inode_table;
 
-/* Memory of all listings, about 100 bytes an entry; the one used longest ago makes room, and one
+/* Memory of all listings, about 70 bytes an entry; the one used longest ago makes room, and one
  * alone takes no more than half of it. Stops a
  * walk over a large tree, or a service that sends one without end, from taking all memory. */
 #define TREE_MEMORY_MAX ((size_t)64 << 20)
@@ -42,17 +42,17 @@ struct inode_table;
 #define TREE_MADE_MAX 16384
 
 struct tree_directory;
-struct tree_part;
 
+/* Two words, of which there are as many as files are known. */
 struct tree_entry {
     struct tree_entry *same; /* chain of identities: of those with a reference */
-    struct tree_part *part;
-    uint32_t offset : 28; /* in the part's data */
-    uint32_t gone : 1;    /* the name was removed */
-    uint32_t held : 1;    /* it has a reference */
-    uint32_t fresh : 1;   /* its attributes are right, */
-    uint32_t linked : 1;  /* but for what was done by another of its names */
-    uint32_t next_name;   /* chain of names: index + 1, or 0 */
+    uint64_t offset : 21;    /* in the part's data */
+    uint64_t place : 15;     /* in the part */
+    uint64_t next_name : 24; /* chain of names: index in the directory + 1, or 0 */
+    uint64_t gone : 1;       /* the name was removed */
+    uint64_t held : 1;       /* it has a reference */
+    uint64_t fresh : 1;      /* its attributes are right, */
+    uint64_t linked : 1;     /* but for what was done by another of its names */
 };
 
 struct tree_change {

@@ -6,20 +6,21 @@
 /* cookie, flags, the name's length, the name; then what the flags say is there */
 #define COOKIE_AT 0
 #define FLAGS_AT 8
-#define NAME_AT 10
 
 #define USUAL_MODE (S_IFREG | 0644)
 
+/* Those that most entries have come first: they take one byte. */
 enum entry_flags {
-    ENTRY_NODE = 1,    /* it has a node and attributes; else an inode number and a type */
-    ENTRY_INO = 2,     /* its inode number is not that of the attributes */
-    ENTRY_MODE = 4,    /* not the usual one */
-    ENTRY_NLINK = 8,   /* not 1 */
-    ENTRY_BLOCKS = 16, /* not those of pages as long as the file */
-    ENTRY_OTHERS = 32, /* owner, device, block size, flags: not as the base's */
-    ENTRY_MTIME = 64,  /* not as ctime */
-    ENTRY_ATIME = 128, /* not as mtime */
-    ENTRY_TYPE = 256,  /* not as the mode's */
+    ENTRY_NODE = 1,     /* it has a node and attributes; else an inode number and a type */
+    ENTRY_MODE = 2,     /* not the usual one */
+    ENTRY_NLINK = 4,    /* not 1 */
+    ENTRY_BLOCKS = 8,   /* not those of pages as long as the file */
+    ENTRY_MTIME = 16,   /* not as ctime */
+    ENTRY_ATIME = 32,   /* not as mtime */
+    ENTRY_VERSION = 64, /* not what wire_attr_version says */
+    ENTRY_OTHERS = 128, /* owner, device, block size, flags: not as the base's */
+    ENTRY_INO = 256,    /* its inode number is not that of the attributes */
+    ENTRY_TYPE = 512,   /* its type is not as the mode's */
 };
 
 /* --- numbers --------------------------------------------------------------------------- */
@@ -109,6 +110,7 @@ static unsigned attr_flags(const struct wire_attr *a, const struct wire_attr *ba
     return (a->mode != USUAL_MODE ? ENTRY_MODE : 0U) | (a->nlink != 1 ? ENTRY_NLINK : 0U) |
            (a->blocks != usual_blocks(a->size) ? ENTRY_BLOCKS : 0U) |
            (!others_equal(a, base) ? ENTRY_OTHERS : 0U) |
+           (a->version != wire_attr_version(a) ? ENTRY_VERSION : 0U) |
            (!time_equal(&a->mtime, &a->ctime) ? ENTRY_MTIME : 0U) |
            (!time_equal(&a->atime, &a->mtime) ? ENTRY_ATIME : 0U);
 }
@@ -118,7 +120,6 @@ static uint8_t *put_attr(uint8_t *p, const struct wire_attr *a, const struct wir
 {
     p = put_near(p, a->ino, base->ino);
     p = put_fixed(p, a->generation, 8);
-    p = put_fixed(p, a->version, 8);
     p = put(p, a->size);
     if (flags & ENTRY_MODE)
         p = put(p, a->mode);
@@ -138,6 +139,8 @@ static uint8_t *put_attr(uint8_t *p, const struct wire_attr *a, const struct wir
         p = put_time(p, &a->mtime, &a->ctime);
     if (flags & ENTRY_ATIME)
         p = put_time(p, &a->atime, &a->mtime);
+    if (flags & ENTRY_VERSION)
+        p = put_fixed(p, a->version, 8);
     return p;
 }
 
@@ -146,7 +149,6 @@ static void get_attr(const uint8_t **p, const struct wire_attr *base, unsigned f
 {
     ret->ino = get_near(p, base->ino);
     ret->generation = get_fixed(p, 8);
-    ret->version = get_fixed(p, 8);
     ret->size = get(p);
     ret->mode = flags & ENTRY_MODE ? (uint32_t)get(p) : USUAL_MODE;
     ret->nlink = flags & ENTRY_NLINK ? (uint32_t)get(p) : 1;
@@ -160,6 +162,7 @@ static void get_attr(const uint8_t **p, const struct wire_attr *base, unsigned f
     ret->ctime = get_time(p, &base->ctime);
     ret->mtime = flags & ENTRY_MTIME ? get_time(p, &ret->ctime) : ret->ctime;
     ret->atime = flags & ENTRY_ATIME ? get_time(p, &ret->mtime) : ret->mtime;
+    ret->version = flags & ENTRY_VERSION ? get_fixed(p, 8) : wire_attr_version(ret);
 }
 
 /* --- entries ------------------------------------------------------------------------------ */
@@ -175,7 +178,7 @@ size_t tree_entry_pack(const struct wire_dirent *entry, uint64_t base_node,
     else
         flags = ENTRY_INO | ENTRY_TYPE;
     uint8_t *p = put_fixed(ret + COOKIE_AT, entry->cookie, 8);
-    p = put_fixed(p, flags, 2);
+    p = put(p, flags);
     *p++ = (uint8_t)entry->name.len;
     memcpy(p, entry->name.data, entry->name.len);
     p += entry->name.len;
@@ -196,18 +199,49 @@ uint64_t tree_entry_cookie(const uint8_t *data)
     return get_fixed(&p, 8);
 }
 
+static struct bytes get_name(const uint8_t **p)
+{
+    size_t len = *(*p)++;
+    struct bytes name = bytes_of(*p, len);
+    *p += len;
+    return name;
+}
+
 struct bytes tree_entry_name(const uint8_t *data)
 {
-    return bytes_of(data + NAME_AT + 1, data[NAME_AT]);
+    const uint8_t *p = data + FLAGS_AT;
+    (void)get(&p);
+    return get_name(&p);
+}
+
+bool tree_entry_is(const uint8_t *data, const struct wire_attr *base, uint64_t ino,
+                   uint64_t generation)
+{
+    uint64_t own, own_generation;
+    return tree_entry_identity(data, base, &own, &own_generation) && own == ino &&
+           own_generation == generation;
+}
+
+bool tree_entry_identity(const uint8_t *data, const struct wire_attr *base, uint64_t *ret_ino,
+                         uint64_t *ret_generation)
+{
+    const uint8_t *p = data + FLAGS_AT;
+    uint64_t flags = get(&p);
+    (void)get_name(&p);
+    if (!(flags & ENTRY_NODE))
+        return false;
+    (void)get(&p); /* the node */
+    *ret_ino = get_near(&p, base->ino);
+    *ret_generation = get_fixed(&p, 8);
+    return true;
 }
 
 void tree_entry_unpack(const uint8_t *data, uint64_t base_node, const struct wire_attr *base,
                        struct wire_dirent *ret)
 {
     const uint8_t *p = data + FLAGS_AT;
-    unsigned flags = (unsigned)get_fixed(&p, 2);
-    *ret = (struct wire_dirent){.cookie = tree_entry_cookie(data), .name = tree_entry_name(data)};
-    p = ret->name.data + ret->name.len;
+    unsigned flags = (unsigned)get(&p);
+    *ret = (struct wire_dirent){.cookie = tree_entry_cookie(data), .name = get_name(&p)};
     if (flags & ENTRY_NODE) {
         ret->node = get_near(&p, base_node);
         get_attr(&p, base, flags, &ret->attr);

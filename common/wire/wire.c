@@ -1,6 +1,7 @@
 #include "wire/wire.h"
 
 #include "base/clock.h"
+#include "base/hash.h"
 
 /* The enum of rows' places, the least and greatest payload of each, and its fields. */
 enum {
@@ -99,6 +100,17 @@ static const struct wire_row rows[ROW_COUNT] = {
 #define END(message)
 #include "wire/messages.def"
 };
+
+static uint64_t hash_time(uint64_t hash, const struct wire_time *t)
+{
+    return hash_bytes(hash_bytes(hash, &t->sec, sizeof t->sec), &t->nsec, sizeof t->nsec);
+}
+
+uint64_t wire_attr_version(const struct wire_attr *attr)
+{
+    uint64_t hash = hash_time(hash_time(HASH_START, &attr->ctime), &attr->mtime);
+    return hash_end(hash_bytes(hash, &attr->size, sizeof attr->size));
+}
 
 const struct wire_row *wire_row(uint32_t type)
 {

@@ -232,6 +232,10 @@ struct wire_attr {
     uint64_t flags; /* WIRE_ATTR_… */
 };
 
+/* What a service of this version tells as the version of a file of this size, ctime and mtime. Who
+ * is told another number keeps that. */
+uint64_t wire_attr_version(const struct wire_attr *attr);
+
 /* A list of byte strings, as on the wire; borrowed like struct bytes. count elements have
  * been checked to fill data exactly. */
 struct wire_list {

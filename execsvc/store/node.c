@@ -521,16 +521,6 @@ static struct wire_time wire_time_of(const struct statx_timestamp *t)
     return (struct wire_time){.sec = t->tv_sec, .nsec = t->tv_nsec};
 }
 
-static uint64_t content_version(const struct statx *stx)
-{
-    uint64_t hash = HASH_START;
-    hash = hash_bytes(hash, &stx->stx_ctime.tv_sec, sizeof stx->stx_ctime.tv_sec);
-    hash = hash_bytes(hash, &stx->stx_ctime.tv_nsec, sizeof stx->stx_ctime.tv_nsec);
-    hash = hash_bytes(hash, &stx->stx_mtime.tv_sec, sizeof stx->stx_mtime.tv_sec);
-    hash = hash_bytes(hash, &stx->stx_mtime.tv_nsec, sizeof stx->stx_mtime.tv_nsec);
-    return hash_end(hash_bytes(hash, &stx->stx_size, sizeof stx->stx_size));
-}
-
 int node_attr(struct node *node, const struct statx *stx, struct wire_attr *ret)
 {
     struct workspace *workspace = node->workspace;
@@ -547,7 +537,6 @@ int node_attr(struct node *node, const struct statx *stx, struct wire_attr *ret)
     *ret = (struct wire_attr){
         .ino = ino,
         .generation = node->generation,
-        .version = content_version(stx),
         .size = stx->stx_size,
         .blocks = stx->stx_blocks,
         .mode = stx->stx_mode,
@@ -561,5 +550,6 @@ int node_attr(struct node *node, const struct statx *stx, struct wire_attr *ret)
         .ctime = wire_time_of(&stx->stx_ctime),
         .flags = flags,
     };
+    ret->version = wire_attr_version(ret);
     return 0;
 }

@@ -19,18 +19,19 @@
 static struct wire_attr attr(uint64_t ino, uint32_t type)
 {
     const uint32_t second = (uint32_t)(1700000000 + ino % 100000);
-    return (struct wire_attr){.ino = (UINT64_C(3) << 40) | ino,
-                              .generation = ino * UINT64_C(0x9e3779b97f4a7c15),
-                              .version = ino * UINT64_C(0xbf58476d1ce4e5b9),
-                              .size = ino % 50000,
-                              .blocks = (ino % 50000 + 4095) / 4096 * 8,
-                              .mode = type | (type == S_IFDIR ? 0755 : 0644),
-                              .nlink = 1,
-                              .blksize = 4096,
-                              .ctime = {.sec = second, .nsec = 123456789},
-                              .mtime = {.sec = second - 1000, .nsec = 23456789},
-                              .atime = {.sec = second + 1000, .nsec = 3456789},
-                              .flags = WIRE_ATTR_COVERED};
+    struct wire_attr a = {.ino = (UINT64_C(3) << 40) | ino,
+                          .generation = ino * UINT64_C(0x9e3779b97f4a7c15),
+                          .size = ino % 50000,
+                          .blocks = (ino % 50000 + 4095) / 4096 * 8,
+                          .mode = type | (type == S_IFDIR ? 0755 : 0644),
+                          .nlink = 1,
+                          .blksize = 4096,
+                          .ctime = {.sec = second, .nsec = 123456789},
+                          .mtime = {.sec = second, .nsec = 123456789},
+                          .atime = {.sec = second + 1000, .nsec = 3456789},
+                          .flags = WIRE_ATTR_COVERED};
+    a.version = wire_attr_version(&a); /* as the service does */
+    return a;
 }
 
 static void append(struct buffer *list, const struct wire_message *m)
@@ -51,7 +52,7 @@ static void take_directory(struct inode_table *t, size_t directory)
     struct buffer entries = {0}, list = {0};
     for (size_t i = 0; i < FILES; i++) {
         char name[32];
-        (void)snprintf(name, sizeof name, "a-file-name-%03zu.c", i);
+        (void)snprintf(name, sizeof name, "file-name-%03zu", i);
         uint64_t n = number_of(directory, i);
         const struct wire_message m = {.type = WIRE_DIRENT,
                                        .dirent = {.cookie = n * UINT64_C(0x9e3779b97f4a7c1),
@@ -110,8 +111,7 @@ static void test_memory_of_a_file(void **unused)
     }
     size_t known = held(malloc_blocks() - blocks, malloc_bytes() - bytes) / ALL;
     print_message("%zu bytes for an inode, %zu for an entry that was read ahead\n", known, listed);
-    assert_true(known <= 200);
-    assert_true(listed <= 130);
+    assert_true(known + listed <= 215);
     t.connection++; /* what is left is not given back */
     inode_table_release(&t);
 }

@@ -747,7 +747,7 @@ static void test_memory_is_bounded(void **state)
 {
     struct world *w = *state;
     const unsigned files = 1000;
-    size_t directories = TREE_MEMORY_MAX / (files * 45) + 50;
+    size_t directories = TREE_MEMORY_MAX / (files * 35) + 50;
     char name[WIRE_NAME_MAX + 1];
     for (size_t n = 0; n < directories; n++) {
         for (unsigned i = 0; i < files; i++) {
@@ -768,7 +768,7 @@ static void test_memory_is_bounded(void **state)
     size_t each = w->t.tree.bytes / w->t.tree.count;
     size_t chains = w->t.tree.capacity * sizeof(void *) / w->t.tree.count;
     print_message("%zu entries, %zu bytes each and %zu of chains\n", w->t.tree.count, each, chains);
-    assert_true(each + chains < 100);
+    assert_true(each + chains < 60);
     assert_int_equal(w->refs[10], 0);
     assert_int_equal(w->refs[10 + directories - 1], 1);
 }
