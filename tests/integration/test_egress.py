@@ -135,6 +135,18 @@ def test_not_on_the_list(workspace, egress):
     assert egress.world.dns.asked == []
 
 
+def test_wildcards(harness, egress, world):
+    """In place of labels, and of ports."""
+    world.dns.names.update({name: [["198.51.100.10"]] for name in
+                            ("a.b.c.test", "a.x.c.test", "a.x.y.c.test", "deep.down.below.test", "below.test")})
+    workspace = Workspace(harness, egress, ["a.*.c.test:80", "*.below.test:*", "www.example.org:*"])
+    for url, status in (("http://a.b.c.test/", 200), ("http://a.x.c.test/", 200), ("http://a.x.y.c.test/", 403),
+                        ("http://b.x.c.test/", 403), ("http://a.c.test/", 403), ("https://a.b.c.test/", 403),
+                        ("http://deep.down.below.test/", 200), ("http://below.test/", 403),
+                        ("http://www.example.org/", 200), ("http://www.example.org:81/", 502)):
+        assert workspace.status(url) == status, url
+
+
 def test_the_reason_is_told(workspace):
     result = workspace.curl("http://evil.test/")
     assert result.stdout == "berth: evil.test port 80: not on the allow list of this workspace\n"

@@ -10,6 +10,7 @@ import subprocess
 
 import pytest
 
+from lib import inject
 from lib.exec_client import WORKSPACE
 from lib.harness import wait_until
 from lib.processes import name_of, state_of
@@ -401,3 +402,72 @@ def test_what_is_missing_is_told(confined, run_berth):
     assert "missing is net-namespace: taken away" in text
     assert f"limits of pids: {says}" in text
     assert "at the level no-userns" in run_berth("status", check=True).stdout
+
+
+MOVED = {"network": 0x40000000, "mount": 0x20000, "uts": 0x4000000}
+
+
+@pytest.mark.skipif(not inject.available(), reason="a process is moved by tracing it")
+@pytest.mark.parametrize("which", MOVED)
+def test_a_sandbox_that_was_moved_is_fenced(confined, run_berth, which):
+    """Its init leaves a namespace that it was made in; commands, which join it, would run elsewhere."""
+    service = confined()
+    run(run_berth, "sh", "-c", "sleep 60 & echo $!", check=True)
+    with inject.held(sandbox_init(service)) as init:
+        assert init.call("unshare", MOVED[which]) == 0
+    says = f"what holds the workspace's commands was changed: the {which} namespace"
+    result = run(run_berth, "touch", "ran")
+    assert (result.returncode, result.stderr) == (125, f"berth: not started: attest: {says}\n")
+    fence, = json.loads(run_berth("status", "--json", check=True).stdout)["service"]["fenced"]
+    assert fence["why"] == says
+    # It is not lifted as long as something lives that is held as nobody knows.
+    result = run_berth("policy", "--lift", WORKSPACE)
+    assert (result.returncode, "commands of the workspace live" in result.stderr) == (1, True)
+    for command in json.loads(run_berth("ps", "--json", check=True).stdout):
+        run_berth("kill", "-w", WORKSPACE, command["id"])
+    wait_until(lambda: run_berth("policy", "--lift", WORKSPACE).returncode == 0, what="lifting the fence")
+    run(run_berth, "true", check=True)
+
+
+INTO = r"""
+import ctypes, errno, json, os, sys
+pid = next(int(name) for name in os.listdir("/proc") if name.isdigit() and open(f"/proc/{name}/comm").read() == "sleep\n")
+libc = ctypes.CDLL(None, use_errno=True)
+def attempt(action):
+    try:
+        action()
+        return "done"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+def trace(request):
+    if libc.ptrace(request, pid, 0, 0) < 0:
+        raise OSError(ctypes.get_errno(), "")
+print(json.dumps({name: attempt(lambda: action()) for name, action in {
+    "attach": lambda: trace(16), "seize": lambda: trace(0x4206),
+    "memory": lambda: open(f"/proc/{pid}/mem", "rb"), "environment": lambda: open(f"/proc/{pid}/environ").read(),
+    "root": lambda: os.listdir(f"/proc/{pid}/root"), "directory": lambda: os.listdir(f"/proc/{pid}/cwd"),
+    "descriptor": lambda: os.readlink(f"/proc/{pid}/fd/0"),
+    "namespace": lambda: os.readlink(f"/proc/{pid}/ns/net")}.items()}))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can enter a sandbox from outside")
+@pytest.mark.parametrize("without", ["", "landlock"])
+def test_a_process_from_outside_gives_commands_nothing(confined, run_berth, without):
+    """Somebody enters the sandbox with all that he may do, and a descriptor of the machine's root: commands
+    see him, and that is all. It is no wider for that, and not fenced."""
+    service = confined(without)
+    run(run_berth, "true", check=True)
+    entered = subprocess.Popen(["nsenter", "-t", str(sandbox_init(service)), "-p", "-m", "-n", "-i", "-u",
+                                "sleep", "100"])
+    try:
+        def is_in():
+            return "sleep" in run(run_berth, "sh", "-c", "cat /proc/[0-9]*/comm", check=True).stdout
+        wait_until(is_in, what="the process inside")
+        found = json.loads(run(run_berth, "/usr/bin/python3", "-c", INTO, check=True).stdout)
+        assert found == {**dict.fromkeys(found, "EACCES"), "attach": "EPERM", "seize": "EPERM"}
+        assert "changed" not in measured(run_berth)["measured"]
+    finally:
+        subprocess.run(["pkill", "-P", str(entered.pid)], check=False)
+        entered.terminate()
+        entered.wait(20)
