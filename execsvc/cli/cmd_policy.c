@@ -79,7 +79,7 @@ static void print_values(const char *name, const json_t *asked, const json_t *me
 
 static void print_limits(const json_t *asked, const json_t *facts)
 {
-    static const char *const names[] = {"memory",    "pids",       "cpu",
+    static const char *const names[] = {"memory",    "pids",       "cpu",      "cpu_time",
                                         "file_size", "open_files", "wall_time"};
     const json_t *found = json_object_get(facts, "limits");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

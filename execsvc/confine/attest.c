@@ -34,6 +34,7 @@ static const struct {
     {"what Landlock forbids", offsetof(struct attest_facts, forbidden_error)},
     {"the limit on open files", offsetof(struct attest_facts, open_files)},
     {"the limit on file sizes", offsetof(struct attest_facts, file_size)},
+    {"the limit on processor time", offsetof(struct attest_facts, cpu_time)},
     {"the number of mounts", offsetof(struct attest_facts, mounts)},
     {"the mounts", offsetof(struct attest_facts, mounts_hash)},
     {"the number of network interfaces", offsetof(struct attest_facts, interfaces)},
@@ -42,8 +43,8 @@ static const struct {
 
 /* The first of fields that is about limits, mounts, and interfaces. */
 #define FIELD_LIMITS 10
-#define FIELD_MOUNTS 12
-#define FIELD_INTERFACES 14
+#define FIELD_MOUNTS 13
+#define FIELD_INTERFACES 15
 
 static uint64_t field(const struct attest_facts *facts, size_t i)
 {
@@ -158,7 +159,8 @@ static uint64_t hard_limit(int resource)
 int attest_measure(const char *forbidden, struct attest_facts *ret)
 {
     struct attest_facts f = {.open_files = hard_limit(RLIMIT_NOFILE),
-                             .file_size = hard_limit(RLIMIT_FSIZE)};
+                             .file_size = hard_limit(RLIMIT_FSIZE),
+                             .cpu_time = hard_limit(RLIMIT_CPU)};
     int r = measure_namespaces(&f);
     if (r == 0)
         r = measure_status(&f);
@@ -218,10 +220,11 @@ json_t *attest_to_json(const struct attest_facts *f)
             json_decref(namespaces);
             return NULL;
         }
-    return json_pack("{s:o, s:o, s:b, s:b, s:I, s:I, s:I, s:{s:o, s:o}}", "namespaces", namespaces,
-                     "capabilities", json_sprintf("%016llx", (unsigned long long)f->capabilities),
-                     "no_new_privs", f->no_new_privileges != 0, "seccomp", f->seccomp == 2,
-                     "mounts", (json_int_t)f->mounts, "interfaces", (json_int_t)f->interfaces,
-                     "forbidden_errno", (json_int_t)f->forbidden_error, "limits", "open_files",
-                     limit_of(f->open_files), "file_size", limit_of(f->file_size));
+    return json_pack(
+        "{s:o, s:o, s:b, s:b, s:I, s:I, s:I, s:{s:o, s:o, s:o}}", "namespaces", namespaces,
+        "capabilities", json_sprintf("%016llx", (unsigned long long)f->capabilities),
+        "no_new_privs", f->no_new_privileges != 0, "seccomp", f->seccomp == 2, "mounts",
+        (json_int_t)f->mounts, "interfaces", (json_int_t)f->interfaces, "forbidden_errno",
+        (json_int_t)f->forbidden_error, "limits", "open_files", limit_of(f->open_files),
+        "file_size", limit_of(f->file_size), "cpu_time", limit_of(f->cpu_time));
 }

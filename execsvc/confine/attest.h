@@ -29,6 +29,7 @@ struct attest_facts {
     uint64_t forbidden_error; /* errno of opening what no command may open; 0: it was opened */
     uint64_t open_files;      /* hard limits, UINT64_MAX: none; expected: at most */
     uint64_t file_size;
+    uint64_t cpu_time; /* in seconds */
 };
 
 /* forbidden: what must not be opened, a file or a directory; NULL: nothing. -errno when the kernel

@@ -56,9 +56,9 @@ static int check_requirement(const struct confinement *c, const char *word, stru
 
 static int check_limits(const struct confinement *c, const struct policy *p, struct failure *f)
 {
-    int r = confinement_check_limits(c, p->memory_bytes, p->pids, f);
-    return r == 0 && p->cpu_percent ? failure_set(f, -EOPNOTSUPP, "limits.cpu: is not enforced yet")
-                                    : r;
+    const struct cgroup_limits limits = {
+        .memory_bytes = p->memory_bytes, .processes = p->pids, .cpu_percent = p->cpu_percent};
+    return confinement_check_limits(c, &limits, f);
 }
 
 int cell_check_policy(const struct confinement *c, const struct policy *p, struct failure *f)
@@ -239,8 +239,13 @@ static int make_landlock(const struct confinement *c, struct cell *cell, const s
 
 void cell_set_limits(struct cell *cell, const struct policy *p)
 {
-    restraint_set_limits(&cell->restraint, p->open_files, p->file_size);
-    views_set_limits(&cell->views, p->open_files, p->file_size);
+    struct restraint *r = &cell->restraint;
+    r->open_files = p->open_files;
+    r->file_size = p->file_size;
+    r->cpu_time = p->cpu_time;
+    r->expected.cpu_time = p->cpu_time ? p->cpu_time + RESTRAINT_CPU_GRACE : UINT64_MAX;
+    r->expected.open_files = p->open_files ? p->open_files : UINT64_MAX;
+    r->expected.file_size = p->file_size ? p->file_size : UINT64_MAX;
 }
 
 /* Made when it is first needed: there are many, and each takes a millisecond. */
@@ -321,6 +326,8 @@ static const char *judge(const struct confinement *c, const struct cell *cell, c
         return "what Landlock forbids";
     if (s->open_files && f->open_files > s->open_files)
         return "the limit on open files";
+    if (s->cpu_time && f->cpu_time > s->cpu_time + RESTRAINT_CPU_GRACE)
+        return "the limit on processor time";
     return s->file_size && f->file_size > s->file_size ? "the limit on file sizes" : NULL;
 }
 

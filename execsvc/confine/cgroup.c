@@ -20,6 +20,9 @@
 /* How long what a killed service has left is waited for. */
 #define CLEAR_MS 2000
 
+/* In which a command may use the processors for as long as its limit says. */
+#define PERIOD_US 100000
+
 struct cgroup_base {
     char *path;
     int parent; /* the directory that ours is in */
@@ -29,6 +32,7 @@ struct cgroup_base {
     struct cgroup *spare; /* ready for the next command; NULL: none */
     bool memory;
     bool pids;
+    bool cpu;
     uint64_t *left; /* numbers of those that wait for their end */
     size_t left_count;
     size_t left_allocated;
@@ -287,6 +291,7 @@ int cgroup_base_open(const char *parent, const char *name, struct cgroup_base **
     }
     base->memory = enable(base, "memory");
     base->pids = enable(base, "pids");
+    base->cpu = enable(base, "cpu");
     *ret = base;
     return 0;
 }
@@ -355,6 +360,11 @@ bool cgroup_base_limits_memory(const struct cgroup_base *base)
 bool cgroup_base_limits_pids(const struct cgroup_base *base)
 {
     return base->pids;
+}
+
+bool cgroup_base_limits_cpu(const struct cgroup_base *base)
+{
+    return base->cpu;
 }
 
 /* A word of the file's. */
@@ -461,12 +471,17 @@ int cgroup_fd(const struct cgroup *cgroup)
     return cgroup->fd;
 }
 
+static int write_limit(const struct cgroup *cgroup, const char *file, const char *text)
+{
+    int r = write_file(cgroup->fd, file, text);
+    return r == -ENOENT || r == -EACCES ? -EOPNOTSUPP : r;
+}
+
 static int write_number(const struct cgroup *cgroup, const char *file, uint64_t number)
 {
     char text[32];
     (void)snprintf(text, sizeof text, "%" PRIu64, number);
-    int r = write_file(cgroup->fd, file, text);
-    return r == -ENOENT || r == -EACCES ? -EOPNOTSUPP : r;
+    return write_limit(cgroup, file, text);
 }
 
 int cgroup_limit_memory(struct cgroup *cgroup, uint64_t bytes)
@@ -484,6 +499,13 @@ int cgroup_limit_memory(struct cgroup *cgroup, uint64_t bytes)
 int cgroup_limit_pids(struct cgroup *cgroup, uint64_t count)
 {
     return write_number(cgroup, "pids.max", count);
+}
+
+int cgroup_limit_cpu(struct cgroup *cgroup, uint64_t percent)
+{
+    char text[64];
+    (void)snprintf(text, sizeof text, "%" PRIu64 " %d", percent * (PERIOD_US / 100), PERIOD_US);
+    return write_limit(cgroup, "cpu.max", text);
 }
 
 struct members {

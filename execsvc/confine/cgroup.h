@@ -14,6 +14,13 @@
 struct cgroup_base;
 struct cgroup;
 
+/* Of all that is in one together; 0: none. */
+struct cgroup_limits {
+    uint64_t memory_bytes; /* what needs more is killed whole */
+    uint64_t processes;    /* at a time */
+    uint64_t cpu_percent;  /* of one processor */
+};
+
 /* Makes (or takes over, killing whatever a service that was killed has left in it) the directory
  * NAME in `parent`, or, when that is NULL, in this process's own cgroup, and tries there everything
  * that the rest needs. -EOPNOTSUPP: no cgroup v2, or a kernel before 5.14; -EACCES, -EROFS …: not
@@ -38,6 +45,7 @@ const char *cgroup_base_path(const struct cgroup_base *base);
 /* What limits there can be: the controllers that are there for the commands' cgroups. */
 bool cgroup_base_limits_memory(const struct cgroup_base *base);
 bool cgroup_base_limits_pids(const struct cgroup_base *base);
+bool cgroup_base_limits_cpu(const struct cgroup_base *base);
 
 /* For people: why that controller is not there for the commands' cgroups. */
 void cgroup_base_explain(const struct cgroup_base *base, const char *controller,
@@ -56,6 +64,10 @@ int cgroup_fd(const struct cgroup *cgroup);
  * is killed whole. */
 int cgroup_limit_memory(struct cgroup *cgroup, uint64_t bytes);
 int cgroup_limit_pids(struct cgroup *cgroup, uint64_t count);
+
+/* percent: of one processor. In each tenth of a second it may run for that long, and waits for the
+ * next one when it has. */
+int cgroup_limit_cpu(struct cgroup *cgroup, uint64_t percent);
 
 /* Calls `member` for each process in it or below, in no order; a process that moves or ends
  * meanwhile may be left out, or named twice. A negative errno. */

@@ -274,28 +274,32 @@ static int refuse_limit(const struct confinement *c, const char *field, const ch
                        controller, why.text);
 }
 
-int confinement_check_limits(const struct confinement *c, uint64_t memory, uint64_t pids,
+int confinement_check_limits(const struct confinement *c, const struct cgroup_limits *l,
                              struct failure *ret_failure)
 {
     const struct cgroup_base *base = c->cgroups;
-    if (memory > 0 && (!base || !cgroup_base_limits_memory(base)))
+    if (l->memory_bytes > 0 && (!base || !cgroup_base_limits_memory(base)))
         return refuse_limit(c, "memory", "memory", ret_failure);
-    if (pids > 0 && (!base || !cgroup_base_limits_pids(base)))
+    if (l->processes > 0 && (!base || !cgroup_base_limits_pids(base)))
         return refuse_limit(c, "pids", "pids", ret_failure);
+    if (l->cpu_percent > 0 && (!base || !cgroup_base_limits_cpu(base)))
+        return refuse_limit(c, "cpu", "cpu", ret_failure);
     return 0;
 }
 
-static json_t *limit_status(const struct confinement *c, uint64_t memory, uint64_t pids)
+static json_t *limit_status(const struct confinement *c, const struct cgroup_limits *limits)
 {
     struct failure f;
-    return confinement_check_limits(c, memory, pids, &f) < 0 ? json_string(f.text) : json_true();
+    return confinement_check_limits(c, limits, &f) < 0 ? json_string(f.text) : json_true();
 }
 
 int confinement_status(const struct confinement *c, json_t *object)
 {
     json_t *all = json_object();
-    json_t *limits =
-        json_pack("{s:o, s:o}", "memory", limit_status(c, 1, 0), "pids", limit_status(c, 0, 1));
+    json_t *limits = json_pack("{s:o, s:o, s:o}", "memory",
+                               limit_status(c, &(struct cgroup_limits){.memory_bytes = 1}), "pids",
+                               limit_status(c, &(struct cgroup_limits){.processes = 1}), "cpu",
+                               limit_status(c, &(struct cgroup_limits){.cpu_percent = 1}));
     if (!all || json_object_set_new(object, "limits", limits) < 0 ||
         json_object_set_new(object, "confinement", all) < 0 ||
         json_object_set_new(object, "level", json_string(level_name(confinement_level(c)))) < 0)

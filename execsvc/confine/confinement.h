@@ -84,7 +84,7 @@ int confinement_status(const struct confinement *c, json_t *object);
 
 /* Can these limits be had, 0 being none? -EOPNOTSUPP: the failure names the field and the cgroup's
  * controller that is missing. */
-int confinement_check_limits(const struct confinement *c, uint64_t memory, uint64_t pids,
+int confinement_check_limits(const struct confinement *c, const struct cgroup_limits *limits,
                              struct failure *ret_failure);
 
 /* NULL when MECHANISM_CGROUP does not hold. */

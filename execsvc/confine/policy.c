@@ -271,13 +271,15 @@ static int read_limits(const struct reading *r, const json_t *limits, struct pol
     if (!json_is_object(limits))
         return refuse(r, "limits", "must be an object { … }");
     int error = check_keys(&(struct reading){"limits", r->failure}, limits,
-                           "memory, pids, cpu, file_size, open_files, wall_time");
+                           "memory, pids, cpu, cpu_time, file_size, open_files, wall_time");
     if (error == 0 && (value = json_object_get(limits, "memory")))
         error = read_size(r, "limits.memory", value, MEMORY_MIN, &p->memory_bytes);
     if (error == 0 && (value = json_object_get(limits, "file_size")))
         error = read_size(r, "limits.file_size", value, 0, &p->file_size);
     if (error == 0 && (value = json_object_get(limits, "pids")))
         error = read_count(r, "limits.pids", value, PIDS_MIN, &p->pids);
+    if (error == 0 && (value = json_object_get(limits, "cpu_time")))
+        error = read_count(r, "limits.cpu_time", value, 1, &p->cpu_time);
     if (error == 0 && (value = json_object_get(limits, "open_files")))
         error = read_count(r, "limits.open_files", value, OPEN_FILES_MIN, &p->open_files);
     if (error == 0 && (value = json_object_get(limits, "cpu"))) {
@@ -437,13 +439,14 @@ static json_t *number_or_null(uint64_t value, unsigned divisor)
 
 json_t *policy_to_json(const struct policy *p)
 {
-    return json_pack(
-        "{s:o, s:o, s:{s:o, s:o, s:o, s:o, s:o, s:o}, s:s, s:o}", "filesystem", filesystem_of(p),
-        "network", network_of(p), "limits", "memory", number_or_null(p->memory_bytes, 1), "pids",
-        number_or_null(p->pids, 1), "cpu", number_or_null(p->cpu_percent, 100), "file_size",
-        number_or_null(p->file_size, 1), "open_files", number_or_null(p->open_files, 1),
-        "wall_time", number_or_null(p->wall_time_ms, 1000), "user", "service", "require",
-        list_of(p->require, p->require_count));
+    return json_pack("{s:o, s:o, s:{s:o, s:o, s:o, s:o, s:o, s:o, s:o}, s:s, s:o}", "filesystem",
+                     filesystem_of(p), "network", network_of(p), "limits", "memory",
+                     number_or_null(p->memory_bytes, 1), "pids", number_or_null(p->pids, 1), "cpu",
+                     number_or_null(p->cpu_percent, 100), "cpu_time",
+                     number_or_null(p->cpu_time, 1), "file_size", number_or_null(p->file_size, 1),
+                     "open_files", number_or_null(p->open_files, 1), "wall_time",
+                     number_or_null(p->wall_time_ms, 1000), "user", "service", "require",
+                     list_of(p->require, p->require_count));
 }
 
 json_t *policy_differences(const struct policy *a, const struct policy *b)

@@ -24,24 +24,18 @@ const char *restraint_step_name(uint32_t step)
                                    : attest_difference_name(step - RESTRAINT_ATTEST);
 }
 
-void restraint_set_limits(struct restraint *s, uint64_t open_files, uint64_t file_size)
-{
-    s->open_files = open_files;
-    s->file_size = file_size;
-    s->expected.open_files = open_files ? open_files : UINT64_MAX;
-    s->expected.file_size = file_size ? file_size : UINT64_MAX;
-}
-
 /* Never above what is in force. */
-static int lower(int resource, uint64_t to)
+static int lower(int resource, uint64_t to, uint64_t hard)
 {
     struct rlimit limit;
     if (to == 0)
         return 0;
     if (getrlimit(resource, &limit) < 0)
         return -errno;
-    if (limit.rlim_max > to)
-        limit.rlim_max = to;
+    if (limit.rlim_max > hard)
+        limit.rlim_max = hard;
+    if (limit.rlim_cur > to)
+        limit.rlim_cur = to;
     if (limit.rlim_cur > limit.rlim_max)
         limit.rlim_cur = limit.rlim_max;
     return setrlimit(resource, &limit) < 0 ? -errno : 0;
@@ -53,9 +47,11 @@ static int restrain(const struct restraint *s, int landlock, uint32_t *ret_step)
      * as little as it can from here on. */
     (void)prctl(PR_SET_DUMPABLE, 0);
     *ret_step = RESTRAINT_LIMITS;
-    int r = lower(RLIMIT_NOFILE, s->open_files);
+    int r = lower(RLIMIT_NOFILE, s->open_files, s->open_files);
     if (r == 0)
-        r = lower(RLIMIT_FSIZE, s->file_size);
+        r = lower(RLIMIT_FSIZE, s->file_size, s->file_size);
+    if (r == 0)
+        r = lower(RLIMIT_CPU, s->cpu_time, s->cpu_time + RESTRAINT_CPU_GRACE);
     if (r == 0 && s->drops_capabilities) {
         *ret_step = RESTRAINT_CAPABILITIES;
         r = privileges_drop();

@@ -9,10 +9,13 @@
 
 #include "confine/attest.h"
 
+#define RESTRAINT_CPU_GRACE 1
+
 /* Borrowed by whoever has one; it lives as long as its cell (confinement.h). */
 struct restraint {
     uint64_t open_files; /* limits, 0: as they are */
     uint64_t file_size;
+    uint64_t cpu_time; /* seconds; SIGXCPU, and after RESTRAINT_CPU_GRACE more SIGKILL */
     bool drops_capabilities;
     bool gains_none;          /* no_new_privs */
     int landlock;             /* a set of Landlock's, or -1 */
@@ -22,9 +25,6 @@ struct restraint {
     struct attest_facts expected;
     struct attest_scope scope;
 };
-
-/* Limits for those that enter it from now on, 0: none but what is in force. */
-void restraint_set_limits(struct restraint *restraint, uint64_t open_files, uint64_t file_size);
 
 enum restraint_step {
     RESTRAINT_LIMITS,

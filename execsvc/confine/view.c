@@ -456,12 +456,6 @@ int view_mounts(const struct view *view)
     return view->mounts;
 }
 
-void views_set_limits(struct views *views, uint64_t open_files, uint64_t file_size)
-{
-    for (struct view *view = views->first; view; view = view->next)
-        restraint_set_limits(&view->restraint, open_files, file_size);
-}
-
 const struct restraint *view_restraint(const struct view *view)
 {
     return &view->restraint;

@@ -54,9 +54,6 @@ void view_release(struct view *view);
 /* Ends all of them. None may be held. Without a sandbox the directories that were made stay. */
 void views_free(struct views *views, const struct sandbox *sandbox);
 
-/* As of restraint_set_limits, for all of them. */
-void views_set_limits(struct views *views, uint64_t open_files, uint64_t file_size);
-
 /* Both borrowed, while it is held. */
 int view_mounts(const struct view *view); /* see sandbox_join */
 const struct restraint *view_restraint(const struct view *view);

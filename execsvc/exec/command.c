@@ -618,7 +618,7 @@ int command_start(struct event_base *base, const struct command_options *options
         };
         c->started_ns = clock_monotonic_ns();
         stage = WIRE_STAGE_CONFINE;
-        r = kill_set_limit(c->kill_set, options->memory_bytes, options->processes);
+        r = kill_set_limit(c->kill_set, &options->together);
         unlimited = r == -EOPNOTSUPP;
         if (r == 0)
             r = kill_set_spawn(c->kill_set, &spawn, &c->child, &stage);
@@ -632,8 +632,7 @@ int command_start(struct event_base *base, const struct command_options *options
     if (r < 0) {
         struct failure why = {.text = "limits take a cgroup"};
         if (unlimited)
-            (void)confinement_check_limits(options->confinement, options->memory_bytes,
-                                           options->processes, &why);
+            (void)confinement_check_limits(options->confinement, &options->together, &why);
         command_verdict_not_started(ret_verdict, stage, r, "%s",
                                     unlimited ? why.text : strerror(-r));
         command_free(c);

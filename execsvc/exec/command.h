@@ -31,9 +31,8 @@ struct command_options {
     uint32_t flags; /* WIRE_EXEC_STDIN, WIRE_EXEC_MERGE, WIRE_EXEC_PTY */
     uint32_t rows;  /* of the terminal; 0: 24 by 80 */
     uint32_t columns;
-    uint64_t timeout_ms;   /* 0: none */
-    uint64_t memory_bytes; /* of all its processes together; 0: no limit. See kill_set_limit */
-    uint64_t processes;    /* at a time; 0: no limit */
+    uint64_t timeout_ms;           /* 0: none */
+    struct cgroup_limits together; /* see kill_set_limit */
     const struct spawn_limits *limits;
     struct confinement *confinement; /* NULL: see kill_set_new. Must outlive the command */
     struct cell *cell;               /* see kill_set_new */

@@ -79,14 +79,16 @@ int kill_set_new(struct confinement *confinement, struct cell *cell, struct view
     return 0;
 }
 
-int kill_set_limit(struct kill_set *set, uint64_t memory_bytes, uint64_t processes)
+int kill_set_limit(struct kill_set *set, const struct cgroup_limits *l)
 {
-    if (memory_bytes == 0 && processes == 0)
+    if (l->memory_bytes == 0 && l->processes == 0 && l->cpu_percent == 0)
         return 0;
     if (!by_cgroup(set))
         return -EOPNOTSUPP;
-    int r = memory_bytes > 0 ? cgroup_limit_memory(set->cgroup, memory_bytes) : 0;
-    return r == 0 && processes > 0 ? cgroup_limit_pids(set->cgroup, processes) : r;
+    int r = l->memory_bytes > 0 ? cgroup_limit_memory(set->cgroup, l->memory_bytes) : 0;
+    if (r == 0 && l->processes > 0)
+        r = cgroup_limit_pids(set->cgroup, l->processes);
+    return r == 0 && l->cpu_percent > 0 ? cgroup_limit_cpu(set->cgroup, l->cpu_percent) : r;
 }
 
 int kill_set_spawn(struct kill_set *set, const struct spawn_options *options,

@@ -17,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "confine/cgroup.h"
 #include "exec/spawn.h"
 
 struct kill_set;
@@ -34,9 +35,9 @@ int kill_set_new(struct confinement *confinement, struct cell *cell, struct view
 /* Kills whatever is left, without waiting for it to be gone, and forgets it. */
 void kill_set_free(struct kill_set *set);
 
-/* Limits for everything in it together, before kill_set_spawn; 0: none. -EOPNOTSUPP: by subreaper,
- * or without the controller. What runs out of memory is killed whole. */
-int kill_set_limit(struct kill_set *set, uint64_t memory_bytes, uint64_t processes);
+/* For everything in it together, before kill_set_spawn. -EOPNOTSUPP: by subreaper, or without the
+ * controller. */
+int kill_set_limit(struct kill_set *set, const struct cgroup_limits *limits);
 
 /* Starts the leader inside of the set: spawn_start with its place filled in. Once in a set's life.
  * The set keeps ret->pidfd and ret->monitor, which are borrowed then. */

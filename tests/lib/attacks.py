@@ -225,7 +225,7 @@ GROUPS = {
         Attack("kernel-log", "the kernel's log", "kernel-log", _SYSTEM),
         Attack("iopl", "input and output ports", "iopl", _SYSTEM),
         Attack("fanotify", "`fanotify_init`", "fanotify", (("seccomp", "EPERM"),)),
-        Attack("int80", "a system call by another architecture's number", "int80", (("seccomp", "ENOSYS"),)),
+        Attack("int80", "the user's keyring, by another architecture's number", "int80", (("seccomp", "EPERM"),)),
         Attack("core-pattern", "`/proc/sys/kernel/core_pattern`: a program that the kernel runs as root",
                "write /proc/sys/kernel/core_pattern", (("mount-namespace", "EROFS"), ("landlock", "EACCES"))),
         Attack("sysrq", "`/proc/sysrq-trigger`", "write /proc/sysrq-trigger",

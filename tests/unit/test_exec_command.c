@@ -728,12 +728,12 @@ static void no_processes_is_told(void **state)
 static void limits_that_cannot_be_set_are_told(void **state)
 {
     struct run *run = *state;
-    const struct command_options extra = {.memory_bytes = 1 << 30};
+    const struct command_options extra = {.together.memory_bytes = 1 << 30};
     const char *const argv[] = {"true", NULL};
     if (run->confinement && confinement_cgroups(run->confinement) &&
         cgroup_base_limits_memory(confinement_cgroups(run->confinement))) {
         /* Where there is the controller: more than there may be. */
-        run_with(run, &(struct command_options){.memory_bytes = 64 << 20},
+        run_with(run, &(struct command_options){.together.memory_bytes = 64 << 20},
                  "exec tail -c 300000000 /dev/zero");
         assert_int_equal(run->verdict.verdict, WIRE_VERDICT_OOM_KILLED);
         assert_int_equal(run->verdict.signal, SIGKILL);
@@ -746,7 +746,7 @@ static void limits_that_cannot_be_set_are_told(void **state)
 static void limit_of_processes(void **state)
 {
     struct run *run = *state;
-    const struct command_options extra = {.processes = 1};
+    const struct command_options extra = {.together.processes = 1};
     const char *const argv[] = {"sh", "-c", "true & wait $!", NULL};
     bool can = run->confinement && confinement_cgroups(run->confinement) &&
                cgroup_base_limits_pids(confinement_cgroups(run->confinement));

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 
@@ -211,6 +212,79 @@ def test_system_calls_are_refused_one_by_one(confined, run_berth):
     assert found == {name: (-1, error) for name, (_, error) in REFUSED.items()}
 
 
+# By "int 0x80", which is how programs of 32 bits call: number, arguments, what comes back. POINTER is to memory that
+# they can reach.
+REFUSED_32 = {
+    "mount": ((21, 0, 0, 0, 0, 0), errno.EPERM), "umount": ((22, 0), errno.EPERM), "umount2": ((52, 0, 0), errno.EPERM),
+    "unshare": ((310, 0x10000000), errno.EPERM), "clone": ((120, 0x10000011, 0, 0, 0, 0), errno.EPERM),
+    "clone3": ((435, 0, 0), errno.ENOSYS), "setns": ((346, 0, 0), errno.EPERM),
+    "io_uring": ((425, 1, 0), errno.ENOSYS), "keyctl": ((288, 0, -3, 0), errno.EPERM),
+    "bpf": ((357, 0, 0, 0), errno.EPERM), "userfaultfd": ((374, 0), errno.EPERM),
+    "perf": ((336, 0, 0, -1, -1, 0), errno.EPERM), "handle": ((342, -100, 0, 0), errno.EPERM),
+    "sticky": ((54, 0, 0x5412, 0), errno.EPERM), "stime": ((25, 0), errno.EPERM),
+    "settimeofday": ((79, 0, 0), errno.EPERM), "clock_settime64": ((404, 0, 0), errno.EPERM),
+    "vm86": ((166, 0, 0), errno.EPERM), "vsock": ((359, 40, 1, 0), errno.EACCES),
+    "packet": ((359, 17, 3, 0), errno.EACCES), "packet, multiplexed": ((102, 1, "POINTER"), errno.EACCES),
+    "setuid": ((213, 12345), errno.EPERM),
+}
+
+CALL_32 = """
+import ctypes, json, mmap, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+memory = libc.mmap(None, 4096, 7, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40, -1, 0)  # MAP_32BIT
+def call(number, *args):
+    args = [memory + 2048 if a == "POINTER" else a for a in args] + [0] * (5 - len(args))
+    load = [b"\\xb8", b"\\xbb", b"\\xb9", b"\\xba", b"\\xbe", b"\\xbf"]  # eax, ebx, ecx, edx, esi, edi
+    code = b"\\x53" + b"".join(op + struct.pack("<I", value & 0xffffffff) for op, value in zip(load, [number, *args]))
+    code += b"\\xcd\\x80\\x5b\\xc3"
+    ctypes.memmove(memory, code, len(code))
+    return ctypes.CFUNCTYPE(ctypes.c_int)(memory)()
+ctypes.memmove(memory + 2048, struct.pack("<3I", 17, 3, 0), 12)
+print(json.dumps([call(20) == os.getpid(), {name: call(*args) for name, args in json.loads(sys.argv[1]).items()},
+                  call(359, 1, 1, 0) > 2]))
+"""
+
+
+def test_system_calls_of_32_bits_are_refused_likewise(confined, run_berth):
+    """The kernel numbers them otherwise; whoever calls so gets past no rule."""
+    confined()
+    result = run(run_berth, "/usr/bin/python3", "-c", CALL_32,
+                 json.dumps({name: call for name, (call, _) in REFUSED_32.items()}), check=True)
+    works, found, unix = json.loads(result.stdout)
+    assert works and unix
+    assert found == {name: -error for name, (_, error) in REFUSED_32.items()}
+
+
+PROGRAM_32 = """
+.globl _start
+_start: mov $4, %eax; mov $1, %ebx; mov $text, %ecx; mov $6, %edx; int $0x80
+        mov $1, %eax; mov $7, %ebx; int $0x80
+text:   .ascii "there\\n"
+"""
+
+
+def test_a_program_of_32_bits_runs(confined, run_berth, harness):
+    service = confined()
+    source, program = harness.new_path("program.s"), harness.new_path("program")
+    source.write_text(PROGRAM_32)
+    subprocess.run(["as", "--32", "-o", f"{program}.o", source], check=True)
+    subprocess.run(["ld", "-m", "elf_i386", "-o", service.root / "workspaces" / WORKSPACE / "tree" / "program",
+                    f"{program}.o"], check=True)
+    result = run(run_berth, "./program")
+    assert (result.returncode, result.stdout) == (7, "there\n"), result
+
+
+def test_processor_time_of_a_process(confined, run_berth):
+    confined(policy={"limits": {"cpu_time": 1}})
+    result = run_berth("exec", "-w", WORKSPACE, "--json", "--", "sh", "-c", "while :; do :; done")
+    verdict = json.loads(result.stdout)
+    assert (verdict["verdict"], verdict["signal"]) == ("signaled", signal.SIGXCPU)
+    result = run_berth("exec", "-w", WORKSPACE, "--json", "--", "sh", "-c", "trap '' XCPU; while :; do :; done")
+    assert json.loads(result.stdout)["signal"] == signal.SIGKILL
+
+
 def test_terminal_is_the_sandboxs_own(confined, run_berth):
     confined()
     result = run_berth("exec", "-w", WORKSPACE, "-t", "--", "sh", "-c", "tty; ls /dev/pts", check=True)
@@ -224,21 +298,21 @@ def test_policy_of_the_workspace(confined, run_berth, harness, listener):
     shown.mkdir()
     (shown / "file").write_text("shown\n")
     policy = {"filesystem": {"read": [str(shown)]}, "network": "host",
-              "limits": {"open_files": 64, "file_size": "1M", "wall_time": 2.5}}
+              "limits": {"open_files": 64, "file_size": "1M", "cpu_time": 7, "wall_time": 2.5}}
     confined(policy=policy)
     found = look(run_berth, listener, shown / "file")
     assert found["paths"] == {str(shown / "file"): "done"}
     assert "lo" in found["interfaces"] and found["interfaces"] != ["lo"] or found["loopback"] == "done"
     assert found["abstract"] in (errno.EPERM, errno.ECONNREFUSED)
-    result = run(run_berth, "sh", "-c", f"ulimit -Hn; ulimit -Hf; echo x > {shown}/file")
-    assert result.stdout.split() == ["64", "2048"]
+    result = run(run_berth, "sh", "-c", f"ulimit -Hn; ulimit -Hf; ulimit -St; echo x > {shown}/file")
+    assert result.stdout.split() == ["64", "2048", "7"]
     assert "Read-only file system" in result.stderr
     assert run(run_berth, "sleep", "60").returncode == 124
     told = measured(run_berth)
-    assert told["asked"]["limits"] == {"memory": None, "pids": None, "cpu": None, "wall_time": 2.5,
+    assert told["asked"]["limits"] == {"memory": None, "pids": None, "cpu": None, "cpu_time": 7, "wall_time": 2.5,
                                        "file_size": 1 << 20, "open_files": 64}
     assert told["measured"]["network"] == "host"
-    assert told["measured"]["facts"]["limits"] == {"open_files": 64, "file_size": 1 << 20}
+    assert told["measured"]["facts"]["limits"] == {"open_files": 64, "file_size": 1 << 20, "cpu_time": 8}
     text = run_berth("policy", WORKSPACE, check=True).stdout
     assert re.search(r"^network +host +host$", text, re.M), text
 

@@ -50,6 +50,16 @@ while True:
 """
 
 
+# What it is given of a processor, as it goes on; and as its cgroup has it.
+SPIN = """
+import time
+begun, used = time.monotonic(), time.process_time()
+while time.process_time() - used < 0.5: pass
+path = open("/proc/self/cgroup").readline().strip().split("::")[1]
+print((time.process_time() - used) / (time.monotonic() - begun), open("/sys/fs/cgroup" + path + "/cpu.max").read().strip())
+"""
+
+
 def steps(word, policy):
     def run(*command, options=(), workspace=WORKSPACE):
         return ["exec", "-w", workspace, "--json", *options, "--", *command]
@@ -58,6 +68,8 @@ def steps(word, policy):
     return {
         "create": ["create", WORKSPACE],
         "create one that sees all": ["create", "host", "--policy", policy],
+        "create one with a quarter": ["create", "quarter", "--policy", f"{policy}.quarter"],
+        "a quarter of a processor": run("/usr/bin/python3", "-c", SPIN, workspace="quarter"),
         "a child needs too much": run("sh", "-c", f"sleep {word} & setsid sleep {word} & {EAT}; echo survived",
                                       options=limit),
         "the leader needs too much": run("sh", "-c", f"exec {EAT}", options=limit),
@@ -79,6 +91,7 @@ def answers(binaries, tmp_path_factory):
     job = {"berthd": str(binaries["berthd"]), "berth": str(binaries["berth"]), "word": unique_sleep()}
     policy = tmp_path_factory.mktemp("policy") / "host.json"
     policy.write_text('{"filesystem": "host"}')
+    (policy.parent / "host.json.quarter").write_text('{"filesystem": "host", "limits": {"cpu": 0.25}}')
     job["steps"] = steps(job["word"], str(policy))
     found = run_in_machine(tmp_path_factory.mktemp("machine"), REPOSITORY / "tests/lib/machine_commands.py", job)
     assert list(found) == list(job["steps"]) and found["create"]["status"] == 0, found
@@ -123,6 +136,13 @@ def test_what_is_not_out_of_memory(answers, how, printed):
 def test_enough_memory(answers):
     verdict = verdict_of(answers["enough"])
     assert (verdict["verdict"], verdict["code"], verdict["stdout"]) == ("exited", 0, "1\n"), verdict
+
+
+@in_machine
+def test_as_much_of_a_processor_as_allowed(answers):
+    """On a busy machine it may be less."""
+    share, *limit = verdict_of(answers["a quarter of a processor"])["stdout"].split()
+    assert limit == ["25000", "100000"] and 0 < float(share) < 0.4
 
 
 @in_machine
