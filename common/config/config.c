@@ -50,7 +50,7 @@ static const char *const client_keys[] = {
     "symlinks", "system_prefixes", "persist", NULL};
 static const char *const service_keys[] = {
     "root",      "listen", "access_file", "audit_log",     "tls_cert", "tls_key", "tls_client_ca",
-    "log_level", "watch",  "visibility",  "keep_verdicts", "policy",   NULL};
+    "log_level", "watch",  "visibility",  "keep_verdicts", "policy",   "confine", NULL};
 static const struct section sections[] = {{"client", client_keys}, {"service", service_keys}};
 
 static void join_keys(const char *const *keys, char *text, size_t size)
@@ -518,6 +518,32 @@ static int load_watch(const struct document *d, const struct service_flags *flag
     return r;
 }
 
+static const char *const confine_words[] = {
+    [CONFIG_CONFINE_AUTO] = "auto",
+    [CONFIG_CONFINE_REQUIRE] = "require",
+    [CONFIG_CONFINE_OFF] = "off",
+};
+
+const char *config_confine_word(enum config_confine confine)
+{
+    return confine_words[confine];
+}
+
+static int load_confine(const struct document *d, const struct service_flags *flags,
+                        struct service_settings *s, struct failure *f)
+{
+    const struct choice c = {.given = flags->confine,
+                             .flag = "--confine",
+                             .key = "confine",
+                             .words = confine_words,
+                             .count = ARRAY_SIZE(confine_words),
+                             .expected = "auto, require or off"};
+    size_t confine = CONFIG_CONFINE_AUTO;
+    int r = load_choice(d, &c, &confine, f);
+    s->confine = (enum config_confine)confine;
+    return r;
+}
+
 static int load_keep_verdicts(const struct document *d, const struct service_flags *flags,
                               struct service_settings *s, struct failure *f)
 {
@@ -609,6 +635,7 @@ static int load_policy(const struct document *d, const struct service_flags *fla
         if (r < 0)
             return failure_set(f, r, "--policy: %s", why.text);
         s->policy = json_dumps(read, JSON_COMPACT);
+        s->policy_file = strdup(s->policy_from);
     } else if (policy) {
         s->policy = json_dumps(policy, JSON_COMPACT | JSON_ENCODE_ANY);
         if (asprintf(&s->policy_from, "%s: service.policy", d->file) < 0)
@@ -616,7 +643,7 @@ static int load_policy(const struct document *d, const struct service_flags *fla
     } else {
         return 0;
     }
-    return s->policy && s->policy_from ? 0 : no_memory(f);
+    return s->policy && s->policy_from && (s->policy_file || !flags->policy) ? 0 : no_memory(f);
 }
 
 int service_settings_load(const struct service_flags *flags, struct service_settings *ret,
@@ -639,7 +666,8 @@ int service_settings_load(const struct service_flags *flags, struct service_sett
                           &s.tls_client_ca, f)) < 0 ||
         (r = load_log_level(&d, flags, &s, f)) < 0 || (r = load_watch(&d, flags, &s, f)) < 0 ||
         (r = load_keep_verdicts(&d, flags, &s, f)) < 0 ||
-        (r = load_visibility(&d, flags, &s, f)) < 0 || (r = load_policy(&d, flags, &s, f)) < 0)
+        (r = load_confine(&d, flags, &s, f)) < 0 || (r = load_visibility(&d, flags, &s, f)) < 0 ||
+        (r = load_policy(&d, flags, &s, f)) < 0)
         return r;
     s.config_file = take_ptr(d.file);
     *ret = s;
@@ -662,6 +690,7 @@ void service_settings_release(struct service_settings *s)
     free(s->prune);
     free(s->policy);
     free(s->policy_from);
+    free(s->policy_file);
     visibility_rules_unref(s->visibility);
     *s = (struct service_settings){0};
 }

@@ -7,6 +7,7 @@
  *     "service": { "root", "listen": [ … ], "access_file", "audit_log", "tls_cert", "tls_key",
  *                  "tls_client_ca", "log_level": "error"|"warning"|"info"|"debug",
  *                  "watch": "auto"|"fanotify"|"inotify"|"none",
+ *                  "confine": "auto"|"require"|"off",
  *                  "visibility": [ rules as in visibility.h, one a string ],
  *                  "policy": { of new workspaces, see berth-policy(5) } } }
  *
@@ -83,6 +84,7 @@ struct service_flags {
     const char *tls_client_ca;
     const char *log_level;
     const char *watch;
+    const char *confine;
     const char *keep_verdicts; /* seconds */
     const char *prune;         /* as config_rules_load; replaces the file's rules */
     const char *policy;        /* a file; replaces the policy of the configuration */
@@ -104,6 +106,14 @@ enum config_watch {
 /* As in the file and on the command line. */
 const char *config_watch_word(enum config_watch watch);
 
+/* Whether the service confines itself. */
+enum config_confine {
+    CONFIG_CONFINE_AUTO,    /* as far as the kernel can */
+    CONFIG_CONFINE_REQUIRE, /* or it does not start */
+    CONFIG_CONFINE_OFF,
+};
+const char *config_confine_word(enum config_confine confine);
+
 /* Owned. root is always set. listen_count 0: nobody named a listener (the service then takes
  * paths_default_url). */
 struct service_settings {
@@ -118,8 +128,10 @@ struct service_settings {
     char *tls_client_ca;
     enum log_level log_level;
     enum config_watch watch;
+    enum config_confine confine;
     uint32_t keep_verdicts_s;
     char *prune;                         /* the flag's profile or file, or NULL */
+    char *policy_file;                   /* the flag's, or NULL */
     char *policy;                        /* JSON, not looked at; NULL: none given */
     char *policy_from;                   /* where it was, for errors */
     struct visibility_rules *visibility; /* NULL: none given */

@@ -15,6 +15,8 @@
 
 struct access {
     char *file; /* NULL: none */
+    int (*open)(void *context);
+    void *context;
     bool certificates;
     struct grants grants;
     struct stat stat; /* of the file that grants is of */
@@ -23,6 +25,15 @@ struct access {
     struct failures *failures;
 };
 
+static int load(const struct access *a, struct grants *ret, struct stat *ret_stat,
+                struct failure *ret_failure)
+{
+    int fd = a->open ? a->open(a->context) : grants_open(a->file);
+    int r = grants_read(fd, a->file, ret, ret_stat, ret_failure);
+    close_fd(&fd);
+    return r;
+}
+
 int access_open(const struct access_options *options, struct access **ret,
                 struct failure *ret_failure)
 {
@@ -30,6 +41,8 @@ int access_open(const struct access_options *options, struct access **ret,
     int r = a ? 0 : -ENOMEM;
     if (a) {
         a->certificates = options->certificates;
+        a->open = options->open;
+        a->context = options->context;
         a->failures = failures_new();
         a->file = options->file ? strdup(options->file) : NULL;
         r = a->failures && (a->file || !options->file) ? 0 : -ENOMEM;
@@ -37,7 +50,7 @@ int access_open(const struct access_options *options, struct access **ret,
     if (r < 0)
         (void)failure_set(ret_failure, r, "out of memory");
     else if (a->file)
-        r = grants_load(a->file, &a->grants, &a->stat, ret_failure);
+        r = load(a, &a->grants, &a->stat, ret_failure);
     if (r < 0) {
         access_free(a);
         return r;
@@ -73,7 +86,7 @@ bool access_refresh(struct access *a)
     struct failure failure;
     if (!a->file || (!a->broken && stat(a->file, &st) == 0 && same_file(&st, &a->stat)))
         return false;
-    if (grants_load(a->file, &grants, &st, &failure) < 0) {
+    if (load(a, &grants, &st, &failure) < 0) {
         if (!a->broken || strcmp(a->error, failure.text) != 0)
             log_error("nobody gets in anew until this is right: %s", failure.text);
         a->broken = true;

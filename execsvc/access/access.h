@@ -11,7 +11,11 @@
 struct access;
 
 struct access_options {
-    const char *file;  /* the access file, or NULL */
+    const char *file; /* the access file, or NULL */
+    /* Opens it, now and each time that it has changed: a descriptor or a negative errno. NULL: by
+     * its name. */
+    int (*open)(void *context);
+    void *context;
     bool certificates; /* clients that come by TLS must prove a certificate of the client CA */
 };
 

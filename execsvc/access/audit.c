@@ -13,6 +13,8 @@
 
 struct audit {
     char *file;
+    int (*open)(void *context);
+    void *context;
     int fd;          /* -1: it could not be opened */
     uint64_t lost;   /* ever */
     uint64_t untold; /* of these, not in the log */
@@ -20,15 +22,16 @@ struct audit {
     bool failed;
 };
 
-static int open_file(const char *file)
+int audit_file_open(const char *file)
 {
     int fd = open(file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
     return fd < 0 ? -errno : fd;
 }
 
-int audit_open(const char *file, struct audit **ret, struct failure *ret_failure)
+int audit_open(const char *file, int (*open)(void *context), void *context, struct audit **ret,
+               struct failure *ret_failure)
 {
-    int fd = open_file(file);
+    int fd = open(context);
     if (fd < 0)
         return failure_set(ret_failure, fd, "audit log %s: %s", file, strerror(-fd));
     struct audit *a = calloc(1, sizeof *a);
@@ -39,6 +42,8 @@ int audit_open(const char *file, struct audit **ret, struct failure *ret_failure
         (void)close(fd);
         return failure_set(ret_failure, -ENOMEM, "out of memory");
     }
+    a->open = open;
+    a->context = context;
     a->fd = fd;
     *ret = a;
     return 0;
@@ -101,7 +106,7 @@ bool audit_works(struct audit *a)
     if (!a || !a->failed)
         return true;
     if (a->fd < 0) {
-        int fd = open_file(a->file);
+        int fd = a->open(a->context);
         if (fd < 0)
             return false;
         a->fd = fd;
@@ -119,7 +124,7 @@ bool audit_works(struct audit *a)
 
 void audit_reopen(struct audit *a)
 {
-    int fd = open_file(a->file);
+    int fd = a->open(a->context);
     close_fd(&a->fd);
     a->torn = false;
     a->fd = fd < 0 ? -1 : fd;

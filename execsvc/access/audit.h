@@ -37,8 +37,13 @@ struct audit_entry {
     const char *text;
 };
 
-/* Made with mode 0600 if it is missing. */
-int audit_open(const char *file, struct audit **ret, struct failure *ret_failure);
+/* Opens the file for appending, with mode 0600 if it is missing: a descriptor or a negative errno.
+ */
+int audit_file_open(const char *file);
+
+/* open: as audit_file_open, now and each time that it is to be opened; file is for messages. */
+int audit_open(const char *file, int (*open)(void *context), void *context, struct audit **ret,
+               struct failure *ret_failure);
 void audit_close(struct audit *a); /* NULL is allowed */
 
 /* After the file was moved away: goes on with another of that name. What cannot be opened is as

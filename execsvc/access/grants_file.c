@@ -112,20 +112,34 @@ static int parse(const char *file, const struct buffer *b, struct grants *ret, s
     return 0;
 }
 
-int grants_load(const char *file, struct grants *ret, struct stat *ret_stat,
+int grants_open(const char *file)
+{
+    int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    return fd < 0 ? -errno : fd;
+}
+
+int grants_read(int fd, const char *file, struct grants *ret, struct stat *ret_stat,
                 struct failure *ret_failure)
 {
     _cleanup_buffer_ struct buffer b = {0};
-    _cleanup_close_ int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd == -ENOENT)
+        return failure_set(ret_failure, -ENOENT,
+                           "access file %s: there is none. `berth token create --access-file %s` "
+                           "makes it",
+                           file, file);
     if (fd < 0)
-        return errno == ENOENT
-                   ? failure_set(ret_failure, -ENOENT,
-                                 "access file %s: there is none. `berth token create --access-file "
-                                 "%s` makes it",
-                                 file, file)
-                   : file_failure(ret_failure, -errno, file);
+        return file_failure(ret_failure, fd, file);
     int r = read_open_file(fd, file, &b, ret_stat, ret_failure);
     return r < 0 ? r : parse(file, &b, ret, ret_failure);
+}
+
+int grants_load(const char *file, struct grants *ret, struct stat *ret_stat,
+                struct failure *ret_failure)
+{
+    int fd = grants_open(file);
+    int r = grants_read(fd, file, ret, ret_stat, ret_failure);
+    close_fd(&fd);
+    return r;
 }
 
 void grants_release(struct grants *grants)

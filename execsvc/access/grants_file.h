@@ -20,6 +20,11 @@ struct grants {
 /* *ret_stat: of the file as it was read. -ENOENT, -EACCES, -EINVAL (names the line), -ENOMEM. */
 int grants_load(const char *file, struct grants *ret, struct stat *ret_stat,
                 struct failure *ret_failure);
+/* Its two halves. A descriptor or a negative errno, which the second takes as well and makes the
+ * failure of; the descriptor stays the caller's. */
+int grants_open(const char *file);
+int grants_read(int fd, const char *file, struct grants *ret, struct stat *ret_stat,
+                struct failure *ret_failure);
 void grants_release(struct grants *grants);
 #define _cleanup_grants_ _cleanup_(grants_release)
 

@@ -249,6 +249,23 @@ static void print_fenced(json_t *fenced)
     }
 }
 
+/* Only what is missing. */
+static void print_bounds(json_t *bounds)
+{
+    const char *name;
+    json_t *bound;
+    json_object_foreach(bounds, name, bound)
+    {
+        if (!json_is_false(json_object_get(bound, "holds")))
+            continue;
+        (void)printf("  NOT CONFINED by ");
+        print_text(name);
+        (void)printf(": ");
+        print_text(json_string_value(json_object_get(bound, "text")));
+        (void)putchar('\n');
+    }
+}
+
 static void print_service(json_t *service)
 {
     (void)printf("  berthd ");
@@ -281,6 +298,7 @@ static void print_service(json_t *service)
     }
     print_fenced(json_object_get(service, "fenced"));
     print_egress(json_object_get(service, "egress"));
+    print_bounds(json_object_get(service, "service_confinement"));
     print_changes(json_object_get(service, "changes"));
     print_service_visibility(json_object_get(service, "visibility"));
 }

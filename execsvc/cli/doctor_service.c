@@ -305,6 +305,25 @@ static void check_fenced(struct doctor *d, json_t *fenced)
     }
 }
 
+/* What it could do if somebody took it over. */
+static void check_bounds(struct doctor *d, json_t *bounds)
+{
+    const char *name;
+    json_t *bound;
+    bool all = bounds != NULL;
+    json_object_foreach(bounds, name, bound)
+    {
+        if (!json_is_false(json_object_get(bound, "holds")))
+            continue;
+        all = false;
+        doctor_warning(d, "see --confine in berthd(8), and the service's log",
+                       "the service itself is not confined by %s: %s", name,
+                       json_string_value(json_object_get(bound, "text")));
+    }
+    if (all)
+        doctor_ok(d, "the service itself is confined");
+}
+
 static void check_answers(struct doctor *d, struct client *client, bool local)
 {
     struct failure failure;
@@ -325,6 +344,7 @@ static void check_answers(struct doctor *d, struct client *client, bool local)
     check_level(d, status);
     check_limits(d, json_object_get(status, "limits"));
     check_fenced(d, json_object_get(status, "fenced"));
+    check_bounds(d, json_object_get(status, "service_confinement"));
     json_decref(status);
     wire_frame_free(reply);
 }

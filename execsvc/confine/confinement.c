@@ -56,17 +56,22 @@ bool confinement_knows(const char *requirement)
     return false;
 }
 
-static bool taken_away(enum mechanism m)
+bool confinement_without(const char *name)
 {
     const char *list = getenv("BERTH_WITHOUT");
-    size_t len = strlen(names[m]);
+    size_t len = strlen(name);
     while (list && *list) {
         size_t word = strcspn(list, ",");
-        if (word == len && memcmp(list, names[m], len) == 0)
+        if (word == len && memcmp(list, name, len) == 0)
             return true;
         list += word + (list[word] == ',');
     }
     return false;
+}
+
+static bool taken_away(enum mechanism m)
+{
+    return confinement_without(names[m]);
 }
 
 /* --- finding out ----------------------------------------------------------------- */

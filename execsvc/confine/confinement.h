@@ -70,6 +70,9 @@ const char *mechanism_name(enum mechanism m);
 /* "minimal", "no-userns", "full". */
 const char *level_name(enum level level);
 
+/* Whether BERTH_WITHOUT has this word. */
+bool confinement_without(const char *name);
+
 /* Whether a policy's `require` may have this word. */
 bool confinement_knows(const char *requirement);
 

@@ -88,6 +88,8 @@ static uint64_t rights_of(enum landlock_right right)
         return ALL & ~MAKE_DEVICE;
     case LANDLOCK_LIST:
         return LANDLOCK_ACCESS_FS_READ_DIR;
+    case LANDLOCK_KEEP:
+        return ALL & ~(LANDLOCK_ACCESS_FS_EXECUTE | ACCESS_IOCTL_DEV);
     }
     return 0;
 }

@@ -11,6 +11,7 @@ enum landlock_right {
     LANDLOCK_DEVICES, /* read, write and ioctl, but make nothing */
     LANDLOCK_OWN,     /* everything but making devices */
     LANDLOCK_LIST,    /* list directories */
+    LANDLOCK_KEEP,    /* everything to files, but running them or talking to devices */
 };
 
 struct landlock_options {

@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
+
 static int capabilities_get(struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3])
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -34,6 +36,26 @@ int privileges_drop(void)
     if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 && errno != EINVAL)
         return -errno;
     return syscall(SYS_capset, &header, none) < 0 ? -errno : 0;
+}
+
+int privileges_keep(uint64_t kept)
+{
+    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    int r = capabilities_get(data);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < ARRAY_SIZE(data); i++) {
+        data[i].permitted &= (uint32_t)(kept >> 32 * i);
+        data[i].effective = data[i].permitted;
+        data[i].inheritable = 0;
+    }
+    for (int cap = 0; prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)
+        if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0 && errno != EPERM)
+            return -errno;
+    if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 && errno != EINVAL)
+        return -errno;
+    return syscall(SYS_capset, &header, data) < 0 ? -errno : 0;
 }
 
 int privileges_gain_none(void)

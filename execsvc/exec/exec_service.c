@@ -58,9 +58,9 @@ struct exec_service {
     struct event_base *base;
     struct store *store;
     struct subscribers *subscribers; /* NULL: nobody is waited for */
-    struct spawn_limits limits;
-    char name[64]; /* see keeper_settings */
-    struct keeper_settings settings;
+    char name[64];
+    int (*connect)(void *context, const char *name, int *ret_fd, struct failure *ret_failure);
+    void *context;
     struct link *link; /* NULL: not connected */
     bool ready;
     unsigned tries;
@@ -475,7 +475,7 @@ static void link_begin(struct exec_service *s)
                                        .context = s};
     _cleanup_close_ int fd = -1;
     struct failure failure;
-    int r = keeper_connect(&s->settings, &s->limits, &fd, &failure);
+    int r = s->connect(s->context, s->name, &fd, &failure);
     if (r == 0) {
         r = link_new(s->base, &fd, SESSION_CLIENT, 0, &events, &s->link);
         if (r < 0)
@@ -624,7 +624,8 @@ void exec_service_ask(struct exec_service *s, struct call *call, const struct wi
 static bool has_commands(const struct exec_service *s, const struct workspace *workspace)
 {
     char path[PATH_MAX];
-    (void)snprintf(path, sizeof path, "%s/exec/%s", s->settings.root, workspace_name(workspace));
+    (void)snprintf(path, sizeof path, "%s/exec/%s", store_root(s->store),
+                   workspace_name(workspace));
     return s->link || !TAILQ_EMPTY(&s->relays) || access(path, F_OK) == 0 || errno != ENOENT;
 }
 
@@ -692,16 +693,13 @@ int exec_service_new(struct event_base *base, const struct exec_service_options 
     s->base = base;
     s->store = options->store;
     s->subscribers = options->subscribers;
-    s->limits = *options->limits;
+    s->connect = options->connect;
+    s->context = options->context;
     uint8_t service_id[16];
     store_service_id(s->store, service_id);
     (void)snprintf(s->name, sizeof s->name, "berth-");
     for (size_t i = 0; i < sizeof service_id; i++)
         (void)snprintf(s->name + strlen(s->name), 3, "%02x", service_id[i]);
-    s->settings = (struct keeper_settings){.root = store_root(options->store),
-                                           .name = s->name,
-                                           .keep_s = options->keep_s,
-                                           .log_level = log_level_get()};
     TAILQ_INIT(&s->relays);
     LIST_INIT(&s->removals);
     s->again = evtimer_new(base, on_again, s);
@@ -709,7 +707,7 @@ int exec_service_new(struct event_base *base, const struct exec_service_options 
         free(s);
         return -ENOMEM;
     }
-    keeper_sweep(&s->settings);
+    keeper_sweep(store_root(s->store), s->name);
     *ret = s;
     return 0;
 }
@@ -763,7 +761,7 @@ int exec_service_status(struct exec_service *s, json_t *object)
     if (!exec || json_object_set_new(object, "exec", exec) < 0 || add_fenced(s, object) < 0)
         return -ENOMEM;
     char path[PATH_MAX];
-    (void)snprintf(path, sizeof path, "%s/exec", s->settings.root);
+    (void)snprintf(path, sizeof path, "%s/exec", store_root(s->store));
     directory = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (directory < 0 || json_file_read(directory, KEEPER_CONFINEMENT, &told) < 0)
         return 0; /* no command was run yet */

@@ -17,9 +17,10 @@ struct exec_service;
 struct exec_service_options {
     struct store *store;             /* borrowed for the service's life, as the next */
     struct subscribers *subscribers; /* NULL: verdicts wait for nobody */
-    const struct spawn_limits
-        *limits;     /* what commands get: read before the service raised its own */
-    uint64_t keep_s; /* how long verdicts are kept, by a keeper that is started now */
+    /* A stream to the keeper, which is started if there is none; name: the service's, in names of
+     * its own on this machine. */
+    int (*connect)(void *context, const char *name, int *ret_fd, struct failure *ret_failure);
+    void *context;
 };
 
 /* The process must ignore SIGPIPE. -ENOMEM. */

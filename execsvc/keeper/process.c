@@ -288,10 +288,10 @@ static int start(const struct keeper_settings *settings, const struct spawn_limi
     return status == 0 ? 0 : -EAGAIN;
 }
 
-void keeper_sweep(const struct keeper_settings *settings)
+void keeper_sweep(const char *root, const char *name)
 {
     _cleanup_free_ char *path = NULL;
-    if (asprintf(&path, "%s/exec", settings->root) < 0)
+    if (asprintf(&path, "%s/exec", root) < 0)
         return;
     _cleanup_close_ int exec = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     _cleanup_close_ int lock =
@@ -304,7 +304,7 @@ void keeper_sweep(const struct keeper_settings *settings)
         json_file_read(exec, KEEPER_CONFINEMENT, &told) < 0)
         return;
     if (json_unpack(told, "{s:{s:{s:s}}}", "confinement", "cgroup", "text", &where) == 0)
-        cgroup_remove_left(where, settings->name);
+        cgroup_remove_left(where, name);
     json_decref(told);
 }
 

@@ -27,9 +27,9 @@ struct keeper_settings {
  */
 int keeper_process_run(const struct keeper_settings *settings, struct failure *ret_failure);
 
-/* Where there is no keeper, removes what one that was killed has left beyond the root's directory.
- */
-void keeper_sweep(const struct keeper_settings *settings);
+/* Where there is no keeper, removes what one of this name that was killed has left beyond the
+ * root's directory. */
+void keeper_sweep(const char *root, const char *name);
 
 /* A stream to the keeper of the root, which is started if there is none: it then has these limits,
  * and gives them to commands. Non-blocking descriptor, owned by the caller. Whether anybody answers

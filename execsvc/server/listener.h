@@ -1,11 +1,10 @@
-/* Sockets that accept connections: unix, https, http on loopback. */
+/* Connections that come by a socket that listens. */
 #pragma once
 
 #include "base/failure.h"
 #include "server/server.h"
+#include "server/sockets.h"
 #include "server/tls.h"
-
-enum listener_kind { LISTENER_UNIX, LISTENER_HTTPS, LISTENER_HTTP };
 
 /* Un-upgraded connections per listener; when one more comes the oldest is dropped. Stops
  * half-open connections from using up descriptors and memory (80 KiB each in a TLS handshake)
@@ -13,18 +12,13 @@ enum listener_kind { LISTENER_UNIX, LISTENER_HTTPS, LISTENER_HTTP };
 #define LISTENER_PENDING_MAX 512
 #define LISTENER_PENDING_MIN 16
 
-/* Opens the sockets of a URL and accepts from the next turn of the loop on; logs the line
- * "listening on URL" for each. unix: a missing directory is made, 0700; a socket that nobody
- * listens on is replaced. tls: for https, borrowed. Failures name the URL:
- *   -EADDRINUSE   somebody else listens there       -EEXIST   the path is no socket
- *   -EINVAL       the URL, or http beyond loopback; and those of the system calls. */
-int listener_open(struct server *s, const char *url, struct tls *tls, struct failure *ret_failure);
+/* Takes *fd, which listens, and accepts from it from the next turn of the loop on; logs the line
+ * "listening on URL". url is copied; tls: for https, borrowed. -ENOMEM. */
+int listener_open(struct server *s, enum listener_kind kind, const char *url, int *fd,
+                  struct tls *tls);
 
-/* As listener_open for "unix:path", unless a listener of this path exists. */
-int listener_open_path(struct server *s, const char *path, struct failure *ret_failure);
-
-/* Stops accepting everywhere and removes our unix sockets' names. Listeners live on until
- * listener_free_all, for the connections that came from them. */
+/* Stops accepting everywhere. Listeners live on until listener_free_all, for the connections that
+ * came from them. */
 void listener_stop_all(struct server *s);
 void listener_free_all(struct server *s);
 

@@ -9,6 +9,7 @@
 #include "keeper/process.h"
 #include "server/options.h"
 #include "server/service.h"
+#include "server/starter.h"
 #include "server/stdio_relay.h"
 
 static enum log_level log_level_of(const struct options *options)
@@ -63,6 +64,7 @@ int main(int argc, char **argv)
     log_setup("berthd", LOG_LEVEL_INFO);
     _cleanup_service_settings_ struct service_settings settings = {0};
     struct failure failure;
+    int status = 0;
     r = service_settings_load(&options.flags, &settings, &failure);
     /* The caller may stand in a mount of this very service: a working directory there would keep
      * it busy for ever. All settings are absolute. */
@@ -70,9 +72,13 @@ int main(int argc, char **argv)
         r = failure_set(&failure, -errno, "/: %s", strerror(errno));
     if (r == 0) {
         log_setup("berthd", settings.log_level);
-        r = options.stdio ? stdio_run(&settings, &failure) : service_run(&settings, &failure);
+        if (options.serve)
+            r = service_run(&settings, &failure);
+        else
+            r = options.stdio ? stdio_run(&settings, &failure)
+                              : starter_run(&settings, &status, &failure);
     }
     if (r < 0)
         log_error("%s", failure.text);
-    return r < 0 ? 1 : 0;
+    return r < 0 ? 1 : status;
 }

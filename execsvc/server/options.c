@@ -26,6 +26,8 @@ static const char usage[] =
     "      --policy FILE         what commands of new workspaces may do, berth-policy(5)\n"
     "      --watch HOW           how changes by commands are noticed: auto (default), fanotify,\n"
     "                            inotify or none\n"
+    "      --confine HOW         whether the service confines itself: auto (default), require or\n"
+    "                            off\n"
     "      --keep-verdicts S     seconds for which verdicts and output of commands\n"
     "                            that have ended are kept (default: 3600)\n"
     "      --log-level LEVEL     error, warning, info (default) or debug\n"
@@ -49,6 +51,8 @@ enum {
     OPTION_PRUNE,
     OPTION_POLICY,
     OPTION_WATCH,
+    OPTION_CONFINE,
+    OPTION_SERVE,
     OPTION_STDIO,
     OPTION_KEEP_COMMANDS,
     OPTION_EGRESS,
@@ -69,6 +73,8 @@ static const struct option long_options[] = {
     {"prune", required_argument, NULL, OPTION_PRUNE},
     {"policy", required_argument, NULL, OPTION_POLICY},
     {"watch", required_argument, NULL, OPTION_WATCH},
+    {"confine", required_argument, NULL, OPTION_CONFINE},
+    {"serve", no_argument, NULL, OPTION_SERVE},
     {"stdio", no_argument, NULL, OPTION_STDIO},
     {"keep-verdicts", required_argument, NULL, OPTION_KEEP_VERDICTS},
     {"keep-commands", required_argument, NULL, OPTION_KEEP_COMMANDS},
@@ -125,6 +131,12 @@ static int take_option(struct options *o, int option, const char *argument)
         return 0;
     case OPTION_WATCH:
         o->flags.watch = argument;
+        return 0;
+    case OPTION_CONFINE:
+        o->flags.confine = argument;
+        return 0;
+    case OPTION_SERVE:
+        o->serve = true;
         return 0;
     case OPTION_KEEP_VERDICTS:
         o->flags.keep_verdicts = argument;

@@ -5,6 +5,7 @@
 
 struct options {
     bool stdio;
+    bool serve;  /* be the service: what berthd starts for itself (server/starter.h) */
     bool keeper; /* be the keeper of commands: what the service starts for itself (keeper/process.h)
                   */
     const char *egress; /* not NULL: be the proxy of commands, with these limits; what the keeper

@@ -9,6 +9,7 @@
 #include "access/access.h"
 #include "access/audit.h"
 #include "exec/exec_service.h"
+#include "server/bounds.h"
 #include "server/subscribers.h"
 #include "server/workers.h"
 #include "store/store.h"
@@ -52,6 +53,7 @@ struct server {
     struct subscribers *subscribers;
     struct access *access;
     struct audit *audit;        /* NULL: nobody wants one */
+    struct bounds bounds;       /* of this process */
     struct event *access_timer; /* while there are connections: do their grants still stand? */
     uint64_t epoch;             /* of this run */
     uint64_t started_ns;

@@ -4,14 +4,14 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 
 #include "base/clock.h"
-#include "config/paths.h"
-#include "keeper/keeper.h"
 #include "server/connection.h"
 #include "server/dispatch.h"
+#include "server/errand.h"
 #include "server/listener.h"
 #include "server/lock_waits.h"
 #include "server/park.h"
@@ -26,6 +26,10 @@
 struct service {
     struct server server;
     struct tls *tls;
+    char *root;
+    int lock;               /* of the root, until the store has it */
+    struct sockets sockets; /* until the listeners have them */
+    struct event *errand;
     struct event *on_term, *on_int, *on_hup;
     struct event *stop_deadline;
     struct event *stop_check;
@@ -53,15 +57,6 @@ void server_log_refusal(struct server *s, const char *format, ...)
     (void)vsnprintf(text, sizeof text, format, args);
     va_end(args);
     log_info("%s", text);
-}
-
-int service_socket_path(const char *root, char **ret)
-{
-    char *path;
-    if (asprintf(&path, "%s/berthd.sock", root) < 0)
-        return -ENOMEM;
-    *ret = path;
-    return 0;
 }
 
 /* --- the end --------------------------------------------------------------------- */
@@ -95,12 +90,11 @@ static void end_all(struct connection_list *list, const char *why)
         connection_end(c, LOG_LEVEL_DEBUG, why);
 }
 
-static void on_signal(evutil_socket_t number, short what, void *context)
+static void stop(struct service *service)
 {
     static const char why[] = "the service is stopping";
-    struct service *service = context;
+    const struct errand stopping = {.kind = ERRAND_STOPPING};
     struct server *s = &service->server;
-    log_info("stopping on signal %d", (int)number);
     /* The default action is back with these: a second signal ends the process at once. */
     (void)event_del(service->on_term);
     (void)event_del(service->on_int);
@@ -116,6 +110,30 @@ static void on_signal(evutil_socket_t number, short what, void *context)
     struct timeval check = {.tv_usec = 20000};
     (void)event_add(service->stop_deadline, &deadline);
     (void)event_add(service->stop_check, &check);
+    (void)event_del(service->errand);
+    (void)errand_send(ERRAND_FD, &stopping, -1);
+}
+
+static void on_signal(evutil_socket_t number, short what, void *context)
+{
+    struct service *service = context;
+    log_info("stopping on signal %d", (int)number);
+    if (!service->server.stopping)
+        stop(service);
+}
+
+/* Its end, or an answer that came too late. */
+static void on_errand(evutil_socket_t socket, short what, void *context)
+{
+    struct service *service = context;
+    struct errand late;
+    int fd;
+    int r = errand_receive(socket, 0, &late, &fd);
+    close_fd(&fd);
+    if (r != -ECONNRESET)
+        return;
+    log_info("stopping");
+    stop(service);
 }
 
 static void service_release(struct service *service)
@@ -136,7 +154,8 @@ static void service_release(struct service *service)
     listener_free_all(s);
     struct event *events[] = {service->on_term,    service->on_int, service->stop_deadline,
                               service->stop_check, s->tear_down,    s->flush,
-                              s->park_timer,       s->access_timer, service->on_hup};
+                              s->park_timer,       s->access_timer, service->on_hup,
+                              service->errand};
     for (size_t i = 0; i < ARRAY_SIZE(events); i++)
         if (events[i])
             event_free(events[i]);
@@ -148,6 +167,9 @@ static void service_release(struct service *service)
         event_base_free(s->base);
     free(s->message_counts);
     free(s->read_buffer);
+    sockets_forget(&service->sockets);
+    close_fd(&service->lock);
+    free(service->root);
 }
 #define _cleanup_service_ _cleanup_(service_release)
 
@@ -182,6 +204,67 @@ static void set_limits(struct server *s, unsigned descriptors, size_t listeners)
     s->pending_max =
         between(usable / 4 / (unsigned)(listeners + 1), LISTENER_PENDING_MIN, LISTENER_PENDING_MAX);
 }
+
+/* --- what the starter does for it ------------------------------------------------ */
+
+static int ask(enum errand_kind kind)
+{
+    struct failure failure;
+    int fd;
+    int r = errand_ask(ERRAND_FD, kind, "", &fd, &failure);
+    return r < 0 ? r : fd;
+}
+
+static int open_access_file(void *context)
+{
+    return ask(ERRAND_ACCESS_FILE);
+}
+
+static int open_audit_log(void *context)
+{
+    return ask(ERRAND_AUDIT_LOG);
+}
+
+static int connect_keeper(void *context, const char *name, int *ret_fd, struct failure *ret_failure)
+{
+    return errand_ask(ERRAND_FD, ERRAND_KEEPER, name, ret_fd, ret_failure);
+}
+
+static int take_listener(struct service *service, const struct errand *e, int *fd)
+{
+    struct sockets *s = &service->sockets;
+    if (s->count == SOCKETS_MAX || *fd < 0)
+        return -EBADMSG;
+    struct listening *l = &s->list[s->count];
+    *l = (struct listening){
+        .kind = (enum listener_kind)e->number, .url = strdup(e->text), .fd = take_fd(fd)};
+    s->count++;
+    return l->url ? 0 : -ENOMEM;
+}
+
+/* What the starter has opened. */
+static int begin_errand(struct service *service, struct failure *ret_failure)
+{
+    struct errand e;
+    int r;
+    service->lock = -1;
+    do {
+        _cleanup_close_ int fd = -1;
+        r = errand_receive(ERRAND_FD, ERRAND_TIMEOUT_MS, &e, &fd);
+        if (r == 0 && e.kind == ERRAND_LOCK && !service->root) {
+            service->lock = take_fd(&fd);
+            service->root = strdup(e.text);
+            r = service->root ? 0 : -ENOMEM;
+        } else if (r == 0 && e.kind == ERRAND_LISTENER) {
+            r = take_listener(service, &e, &fd);
+        }
+    } while (r == 0 && e.kind != ERRAND_BEGIN);
+    if (r < 0 || !service->root || fcntl(ERRAND_FD, F_SETFD, FD_CLOEXEC) < 0)
+        return failure_set(ret_failure, r < 0 ? r : -EBADMSG, "berthd starts this by itself");
+    return 0;
+}
+
+/* --- its parts ------------------------------------------------------------------- */
 
 static bool is_https(const char *url)
 {
@@ -222,10 +305,11 @@ static int open_credentials(struct service *service, const struct service_settin
                            "use https, or leave out one of the two",
                            http);
     const struct access_options options = {.file = settings->access_file,
+                                           .open = open_access_file,
                                            .certificates = settings->tls_client_ca != NULL};
     int r = access_open(&options, &s->access, ret_failure);
     if (r == 0 && settings->audit_log)
-        r = audit_open(settings->audit_log, &s->audit, ret_failure);
+        r = audit_open(settings->audit_log, open_audit_log, NULL, &s->audit, ret_failure);
     if (r == 0 && https) {
         r = tls_new(settings->tls_cert, settings->tls_key, settings->tls_client_ca, &service->tls,
                     ret_failure);
@@ -233,32 +317,16 @@ static int open_credentials(struct service *service, const struct service_settin
     return r;
 }
 
-static int open_default_listener(struct server *s, struct failure *ret_failure)
+/* Those of the starter's which came with the errand; it takes the descriptors. */
+static int open_listeners(struct service *service, struct failure *ret_failure)
 {
-    _cleanup_free_ char *url = NULL;
-    int r = paths_make_socket_dir(ret_failure);
-    if (r == 0)
-        r = paths_default_url(&url, ret_failure);
-    return r < 0 ? r : listener_open(s, url, NULL, ret_failure);
-}
-
-/* ROOT/berthd.sock last: whoever can connect there finds a service that is complete. */
-static int open_listeners(struct service *service, const struct service_settings *settings,
-                          struct failure *ret_failure)
-{
-    struct server *s = &service->server;
-    int r = 0;
-    for (size_t i = 0; r == 0 && i < settings->listen_count; i++)
-        r = listener_open(s, settings->listen[i], service->tls, ret_failure);
-    if (r == 0 && settings->listen_count == 0)
-        r = open_default_listener(s, ret_failure);
-    if (r < 0)
-        return r;
-    _cleanup_free_ char *path = NULL;
-    r = service_socket_path(store_root(s->store), &path);
-    if (r < 0)
-        return failure_set(ret_failure, r, "out of memory");
-    return listener_open_path(s, path, ret_failure);
+    for (size_t i = 0; i < service->sockets.count; i++) {
+        struct listening *l = &service->sockets.list[i];
+        int r = listener_open(&service->server, l->kind, l->url, &l->fd, service->tls);
+        if (r < 0)
+            return failure_set(ret_failure, r, "cannot listen on %s: %s", l->url, strerror(-r));
+    }
+    return 0;
 }
 
 /* Whoever moves the audit log away says so. */
@@ -276,6 +344,7 @@ static int new_events(struct service *service)
     service->on_term = evsignal_new(s->base, SIGTERM, on_signal, service);
     service->on_hup = evsignal_new(s->base, SIGHUP, on_hangup, s);
     service->on_int = evsignal_new(s->base, SIGINT, on_signal, service);
+    service->errand = event_new(s->base, ERRAND_FD, EV_READ | EV_PERSIST, on_errand, service);
     service->stop_deadline = event_new(s->base, -1, 0, on_stop_deadline, service);
     service->stop_check = event_new(s->base, -1, EV_PERSIST, on_stop_check, service);
     s->tear_down = event_new(s->base, -1, 0, on_tear_down, s);
@@ -285,7 +354,8 @@ static int new_events(struct service *service)
     if (!service->on_term || !service->on_int || !service->stop_deadline || !service->stop_check ||
         !s->tear_down || !s->flush || !s->park_timer || !s->access_timer ||
         event_add(service->on_term, NULL) < 0 || event_add(service->on_int, NULL) < 0 ||
-        !service->on_hup || event_add(service->on_hup, NULL) < 0)
+        !service->on_hup || event_add(service->on_hup, NULL) < 0 || !service->errand ||
+        event_add(service->errand, NULL) < 0)
         return -ENOMEM;
     return 0;
 }
@@ -302,14 +372,14 @@ static int remember_leases(struct server *s)
     return 0;
 }
 
-static int new_exec_service(struct server *s, const struct spawn_limits *limits, uint64_t keep_s)
+static int new_exec_service(struct server *s)
 {
     const struct exec_service_options options = {
-        .store = s->store, .subscribers = s->subscribers, .limits = limits, .keep_s = keep_s};
+        .store = s->store, .subscribers = s->subscribers, .connect = connect_keeper};
     return exec_service_new(s->base, &options, &s->exec);
 }
 
-static int new_parts(struct service *service, const struct spawn_limits *limits, uint64_t keep_s)
+static int new_parts(struct service *service)
 {
     struct server *s = &service->server;
     s->started_ns = clock_monotonic_ns();
@@ -328,13 +398,20 @@ static int new_parts(struct service *service, const struct spawn_limits *limits,
     if (r == 0)
         r = remember_leases(s);
     if (r == 0)
-        r = new_exec_service(s, limits, keep_s);
-    if (r == 0) {
-        long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-        r = workers_new(s->base, cpus > 0 && cpus < WORKERS_MAX ? 2 * (unsigned)cpus : WORKERS_MAX,
-                        &s->workers);
-    }
+        r = new_exec_service(s);
     return r;
+}
+
+/* What holds the service holds those that it starts from now on. */
+static int start_threads(struct server *s, struct failure *ret_failure)
+{
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    int r = store_begin(s->store, ret_failure);
+    if (r < 0)
+        return r;
+    r = workers_new(s->base, cpus > 0 && cpus < WORKERS_MAX ? 2 * (unsigned)cpus : WORKERS_MAX,
+                    &s->workers);
+    return r < 0 ? failure_set(ret_failure, r, "cannot start: %s", strerror(-r)) : 0;
 }
 
 static const enum watch_mode watch_modes[] = {
@@ -353,16 +430,18 @@ int service_run(const struct service_settings *settings, struct failure *ret_fai
     TAILQ_INIT(&s->parked);
     TAILQ_INIT(&s->ended);
     TAILQ_INIT(&s->dirty);
-    (void)signal(SIGPIPE, SIG_IGN); /* a peer that closes is an error of that write alone */
-    struct spawn_limits limits;
-    spawn_limits_read(&limits);
+    (void)prctl(PR_SET_NAME, "berthd"); /* not that of the link it was started by */
+    (void)signal(SIGPIPE, SIG_IGN);     /* a peer that closes is an error of that write alone */
     set_limits(s, raise_descriptor_limit(), settings->listen_count);
     int r = dispatch_check();
     if (r < 0)
         return failure_set(ret_failure, r, "this program is incomplete");
-    r = open_credentials(&service, settings, ret_failure);
+    r = begin_errand(&service, ret_failure);
     if (r == 0)
-        r = store_open(settings->root, watch_modes[settings->watch], &s->store, ret_failure);
+        r = open_credentials(&service, settings, ret_failure);
+    if (r == 0)
+        r = store_open_claimed(service.root, &service.lock, watch_modes[settings->watch], &s->store,
+                               ret_failure);
     if (r == 0 && settings->visibility)
         r = store_set_visibility(s->store, visibility_rules_text(settings->visibility),
                                  ret_failure);
@@ -370,12 +449,18 @@ int service_run(const struct service_settings *settings, struct failure *ret_fai
         r = store_set_policy(s->store, settings->policy, settings->policy_from, ret_failure);
     if (r < 0)
         return r;
-    r = new_parts(&service, &limits, settings->keep_verdicts_s);
+    r = new_parts(&service);
     if (r < 0)
         return failure_set(ret_failure, r, "cannot start: %s", strerror(-r));
-    r = open_listeners(&service, settings, ret_failure);
+    r = bounds_enter(settings->confine, service.root, &s->bounds, ret_failure);
+    if (r == 0)
+        r = start_threads(s, ret_failure);
+    if (r == 0)
+        r = open_listeners(&service, ret_failure);
     if (r < 0)
         return r;
+    const struct errand ready = {.kind = ERRAND_READY};
+    (void)errand_send(ERRAND_FD, &ready, -1);
     if (event_base_dispatch(s->base) < 0)
         return failure_set(ret_failure, -EIO, "the event loop failed");
     log_info("stopped");

@@ -123,6 +123,8 @@ static int add_everything(struct server *s, json_t *object)
     if (r == 0 && s->audit)
         r = set_number(object, "audit_lost", audit_lost(s->audit));
     if (r == 0)
+        r = bounds_status(&s->bounds, object);
+    if (r == 0)
         r = store_status(s->store, object);
     if (r == 0)
         r = exec_service_status(s->exec, object);

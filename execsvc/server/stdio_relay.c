@@ -12,7 +12,8 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "server/service.h"
+#include "server/arguments.h"
+#include "server/sockets.h"
 #include "stream/unix_path.h"
 
 #define RELAY_BUFFER (256u << 10)
@@ -45,49 +46,9 @@ static int make_root(const char *root, struct failure *ret_failure)
     return 0;
 }
 
-/* The command line of a service with these settings. Nobody asked it to listen elsewhere than
- * for us, so without listeners it serves ROOT/berthd.sock alone, not the default socket, which
- * may be that of another root. */
-static char **service_arguments(const struct service_settings *s, char *own_url, char *keep)
-{
-    char **argv = calloc(2 * s->listen_count + 24, sizeof *argv);
-    size_t n = 0;
-    if (!argv)
-        return NULL;
-    const struct {
-        const char *option;
-        char *value;
-    } options[] = {
-        {"--config", s->config_file},
-        {"--root", s->root},
-        {"--access-file", s->access_file},
-        {"--audit-log", s->audit_log},
-        {"--tls-cert", s->tls_cert},
-        {"--tls-key", s->tls_key},
-        {"--tls-client-ca", s->tls_client_ca},
-        {"--prune", s->prune},
-        {"--watch", (char *)(uintptr_t)config_watch_word(s->watch)},
-        {"--keep-verdicts", keep},
-        {"--log-level", (char *)(uintptr_t)log_level_name(s->log_level)},
-        {"--listen", s->listen_count == 0 ? own_url : NULL},
-    };
-    argv[n++] = (char *)(uintptr_t) "berthd";
-    for (size_t i = 0; i < ARRAY_SIZE(options); i++) {
-        if (!options[i].value)
-            continue;
-        argv[n++] = (char *)(uintptr_t)options[i].option;
-        argv[n++] = options[i].value;
-    }
-    for (size_t i = 0; i < s->listen_count; i++) {
-        argv[n++] = (char *)(uintptr_t) "--listen";
-        argv[n++] = s->listen[i];
-    }
-    return argv;
-}
-
 /* In the grandchild: a process of its own, with nothing of the stream it was started from. A
  * descriptor kept would keep ssh waiting after the relay has gone. */
-static _Noreturn void become_service(int log_fd, char **argv)
+static _Noreturn void become_service(int log_fd, const struct arguments *arguments)
 {
     int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (null_fd < 0 || dup2(null_fd, 0) < 0 || dup2(log_fd, 1) < 0 || dup2(log_fd, 2) < 0 ||
@@ -98,7 +59,7 @@ static _Noreturn void become_service(int log_fd, char **argv)
     (void)sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
     (void)signal(SIGHUP, SIG_DFL);
-    (void)execv("/proc/self/exe", argv);
+    (void)execv("/proc/self/exe", (char **)(uintptr_t)arguments->argv);
     (void)dprintf(2, "berthd: error: cannot run itself: %s\n", strerror(errno));
     _exit(127);
 }
@@ -109,14 +70,15 @@ static int start_service(const struct service_settings *settings, const char *so
 {
     _cleanup_free_ char *log_path = NULL;
     _cleanup_free_ char *own_url = NULL;
-    char keep[16];
+    struct arguments arguments;
     if (asprintf(&log_path, "%s/berthd.log", settings->root) < 0 ||
         asprintf(&own_url, "unix:%s", socket_path) < 0)
         return failure_set(ret_failure, -ENOMEM, "out of memory");
-    (void)snprintf(keep, sizeof keep, "%u", settings->keep_verdicts_s);
-    _cleanup_free_ char **argv = service_arguments(settings, own_url, keep);
-    if (!argv)
-        return failure_set(ret_failure, -ENOMEM, "out of memory");
+    arguments_set(&arguments, NULL, settings);
+    /* Nobody asked it to listen elsewhere than for us: not on the default socket, which may be that
+     * of another root. */
+    if (settings->listen_count == 0)
+        arguments_add(&arguments, "--listen", own_url);
     _cleanup_close_ int log_fd =
         open(log_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (log_fd < 0)
@@ -128,7 +90,7 @@ static int start_service(const struct service_settings *settings, const char *so
         (void)setsid();
         pid_t grandchild = fork();
         if (grandchild == 0)
-            become_service(log_fd, argv);
+            become_service(log_fd, &arguments);
         _exit(grandchild < 0 ? 127 : 0);
     }
     int status;
@@ -257,7 +219,7 @@ int stdio_run(const struct service_settings *settings, struct failure *ret_failu
 {
     (void)signal(SIGPIPE, SIG_IGN);
     _cleanup_free_ char *path = NULL;
-    if (service_socket_path(settings->root, &path) < 0)
+    if (sockets_root_path(settings->root, &path) < 0)
         return failure_set(ret_failure, -ENOMEM, "out of memory");
     int fd; /* open until the process ends: the input's thread uses it */
     int r = connect_or_start(settings, path, &fd, ret_failure);

@@ -169,10 +169,15 @@ int detect_open(struct store *store, enum watch_mode mode, struct failure *ret_f
         return 0;
     }
     store->by_file = watch_mode(store->watch) == WATCH_INOTIFY;
-    r = watch_start(store->watch);
+    return 0;
+}
+
+int detect_begin(struct store *store, struct failure *ret_failure)
+{
+    int r = store->watch ? watch_start(store->watch) : 0;
     if (r < 0)
         return failure_set(ret_failure, r, "cannot watch for changes: %s", strerror(-r));
-    store->detects = true;
+    store->detects = store->watch != NULL;
     return 0;
 }
 

@@ -13,6 +13,9 @@
 /* -ENOMEM and others of a thread; with a mode other than WATCH_AUTO also when that cannot be had.
  */
 int detect_open(struct store *store, enum watch_mode mode, struct failure *ret_failure);
+
+/* Starts the thread, which has the caller's rights, and with which changes are noticed. */
+int detect_begin(struct store *store, struct failure *ret_failure);
 void detect_close(struct store *store);
 
 /* inotify: watches the node from now on, if that can be. True: it was not watched. */

@@ -1,5 +1,6 @@
 #include "store/store_private.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "store/grip.h"
 #include "store/handle.h"
@@ -17,9 +18,14 @@
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <time.h>
 
 #define SERVICE_FILE "service.json"
 #define SERVICE_VERSION 1
+
+/* How long ROOT's lock is waited for. */
+#define CLAIM_TRIES 50
+#define CLAIM_PAUSE_MS 10
 
 /* --- service.json ---------------------------------------------------------------- */
 
@@ -114,36 +120,45 @@ static int open_directory(int at_fd, const char *name, int *ret)
     return 0;
 }
 
-static int take_lock(struct store *store)
+/* A service that was killed may hold it for a moment longer. */
+static int take_lock(int root, int *ret)
 {
-    store->lock_fd =
-        openat(store->root_fd, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (store->lock_fd < 0)
+    const struct timespec pause = {.tv_nsec = CLAIM_PAUSE_MS * (long)NSEC_PER_MSEC};
+    _cleanup_close_ int fd = openat(root, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
         return -errno;
-    if (flock(store->lock_fd, LOCK_EX | LOCK_NB) < 0)
-        return errno == EWOULDBLOCK ? -EBUSY : -errno;
+    for (int i = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; i++) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return -errno;
+        if (i == CLAIM_TRIES)
+            return -EBUSY;
+        (void)nanosleep(&pause, NULL);
+    }
+    *ret = take_fd(&fd);
     return 0;
 }
 
-static int open_root(struct store *store, const char *root, struct failure *ret_failure)
+int store_claim(const char *root, char **ret_root, int *ret_lock, struct failure *ret_failure)
 {
     int r = make_directories(root);
     if (r < 0)
         return failure_set(ret_failure, r, "cannot make the service's directory %s: %s", root,
                            strerror(-r));
-    store->root = realpath(root, NULL);
-    r = store->root ? open_directory(AT_FDCWD, store->root, &store->root_fd) : -errno;
+    _cleanup_close_ int fd = -1;
+    _cleanup_free_ char *path = realpath(root, NULL);
+    r = path ? open_directory(AT_FDCWD, path, &fd) : -errno;
     if (r < 0)
         return failure_set(ret_failure, r, "cannot open the service's directory %s: %s", root,
                            strerror(-r));
-    r = take_lock(store);
+    r = take_lock(fd, ret_lock);
     if (r == -EBUSY)
         return failure_set(ret_failure, r,
                            "another service is running on %s; stop it, or give this one its own "
                            "directory with --root",
-                           store->root);
+                           path);
     if (r < 0)
-        return failure_set(ret_failure, r, "cannot lock %s/lock: %s", store->root, strerror(-r));
+        return failure_set(ret_failure, r, "cannot lock %s/lock: %s", path, strerror(-r));
+    *ret_root = take_ptr(path);
     return 0;
 }
 
@@ -206,28 +221,63 @@ static struct store_limits ordinary_limits(void)
     };
 }
 
-int store_open_limited(const char *root, enum watch_mode watch, const struct store_limits *limits,
-                       struct store **ret, struct failure *ret_failure)
+static int open_all(const char *root, int *lock, enum watch_mode watch,
+                    const struct store_limits *limits, struct store **ret,
+                    struct failure *ret_failure)
 {
     struct store *store = calloc(1, sizeof *store);
     if (!store)
         return failure_set(ret_failure, -ENOMEM, "out of memory");
-    store->root_fd = store->workspaces_fd = store->tmp_fd = store->trash_fd = store->lock_fd = -1;
+    store->root_fd = store->workspaces_fd = store->tmp_fd = store->trash_fd = -1;
+    store->lock_fd = take_fd(lock);
     store->limits = limits ? *limits : ordinary_limits();
     (void)pthread_mutex_init(&store->lock, NULL);
     (void)pthread_cond_init(&store->writers_found, NULL);
     (void)pthread_mutex_init(&store->sessions_lock, NULL);
     (void)pthread_rwlock_init(&store->names, NULL);
     (void)umask(0);
-    int r = open_root(store, root, ret_failure);
+    store->root = strdup(root);
+    int r = store->root ? open_directory(AT_FDCWD, root, &store->root_fd) : -ENOMEM;
+    if (r < 0)
+        (void)failure_set(ret_failure, r, "cannot open the service's directory %s: %s", root,
+                          strerror(-r));
     if (r == 0)
         r = open_parts(store, ret_failure);
+    if (r == 0) {
+        store->openat2_missing = !path_openat2_works(store->root_fd);
+        r = detect_open(store, watch, ret_failure);
+    }
     if (r < 0) {
         store_close(store);
         return r;
     }
-    store->openat2_missing = !path_openat2_works(store->root_fd);
-    r = detect_open(store, watch, ret_failure);
+    *ret = store;
+    return 0;
+}
+
+int store_open_claimed(const char *root, int *lock, enum watch_mode watch, struct store **ret,
+                       struct failure *ret_failure)
+{
+    return open_all(root, lock, watch, NULL, ret, ret_failure);
+}
+
+int store_begin(struct store *store, struct failure *ret_failure)
+{
+    return detect_begin(store, ret_failure);
+}
+
+int store_open_limited(const char *root, enum watch_mode watch, const struct store_limits *limits,
+                       struct store **ret, struct failure *ret_failure)
+{
+    _cleanup_free_ char *path = NULL;
+    _cleanup_close_ int lock = -1;
+    struct store *store;
+    int r = store_claim(root, &path, &lock, ret_failure);
+    if (r == 0)
+        r = open_all(path, &lock, watch, limits, &store, ret_failure);
+    if (r < 0)
+        return r;
+    r = store_begin(store, ret_failure);
     if (r < 0) {
         store_close(store);
         return r;

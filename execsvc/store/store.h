@@ -33,6 +33,15 @@ struct workspace;
 int store_open(const char *root, enum watch_mode watch, struct store **ret,
                struct failure *ret_failure);
 
+/* The two halves of it, for who gives up rights in between that its threads shall not have either:
+ * ROOT is made and locked (*ret_lock, to be closed by who has it; *ret_root: its path without
+ * links), the store opened on that lock, which it takes, and changes by others are noticed from
+ * store_begin on, which is called before there are sessions. */
+int store_claim(const char *root, char **ret_root, int *ret_lock, struct failure *ret_failure);
+int store_open_claimed(const char *root, int *lock, enum watch_mode watch, struct store **ret,
+                       struct failure *ret_failure);
+int store_begin(struct store *store, struct failure *ret_failure);
+
 /* No session and no workspace reference may be left. NULL is allowed. */
 void store_close(struct store *store);
 

@@ -136,7 +136,7 @@ def test_more_changes_than_the_kernel_keeps(service, start_mount, workspace, cha
     names = ["", "d", "d/t0", f"d/t{RENAMES}", *(f"f{number}" for number in range(20))]
     compare([mount.path], workspace, names, "at first")
     before = changes_of()["overflows"]
-    service.popen.send_signal(signal.SIGSTOP)
+    service.signal(signal.SIGSTOP)
     try:
         # At least one event each, and all within the time that a mount relies on the service.
         for number in range(RENAMES):
@@ -144,7 +144,7 @@ def test_more_changes_than_the_kernel_keeps(service, start_mount, workspace, cha
         for number in range(20):
             (workspace / f"f{number}").write_bytes(b"new")
     finally:
-        service.popen.send_signal(signal.SIGCONT)
+        service.signal(signal.SIGCONT)
     with ExecClient(service.socket) as client:
         client.run(WORKSPACE, ["true"])
         compare([mount.path], workspace, names, "after the flood")

@@ -85,6 +85,22 @@ def memory_of(pid):
     return int(re.search(r"^VmRSS:\s+(\d+) kB", text, re.MULTILINE).group(1)) * 1024
 
 
+def started_by(pid):
+    """The processes that one of a single thread has started and not reaped."""
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def is_serving(pid):
+    """Whether this process is a service, not its starter."""
+    try:
+        return b"--serve" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
 def _children():
     """Processes that this one has started and not reaped."""
     found = []
@@ -216,6 +232,23 @@ class Service(Process):
         own = re.escape(f"unix:{self.root_socket}")
         found = self.wait_for_line(rf"berthd: listening on (?!{own}$)(\S+)", len(listeners))
         self.urls = [match.group(1) for match in found]
+
+    @property
+    def pid(self):
+        """Of the process that serves, which the one that was started (the starter) has started."""
+        return next((pid for pid in started_by(self.popen.pid) if is_serving(pid)), self.popen.pid)
+
+    def signal(self, number):
+        """To the starter; one that stops it or lets it go on to what serves."""
+        if number in (signal.SIGSTOP, signal.SIGCONT):
+            os.kill(self.pid, number)
+        else:
+            super().signal(number)
+
+    def kill(self):
+        serving = self.pid
+        super().kill()
+        wait_until(lambda: not is_serving(serving), STOP_TIMEOUT, "the end of what serves")
 
     def _url(self, scheme):
         return next((url for url in self.urls if url.startswith(scheme)), None)
