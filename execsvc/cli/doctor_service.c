@@ -345,6 +345,10 @@ static void check_answers(struct doctor *d, struct client *client, bool local)
     check_limits(d, json_object_get(status, "limits"));
     check_fenced(d, json_object_get(status, "fenced"));
     check_bounds(d, json_object_get(status, "service_confinement"));
+    if (count_in(status, "crashes") > 0)
+        doctor_warning(d, "look at the service's log, and report it",
+                       "the service has crashed %lld times, and was started again",
+                       (long long)count_in(status, "crashes"));
     json_decref(status);
     wire_frame_free(reply);
 }

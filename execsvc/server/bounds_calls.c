@@ -78,7 +78,7 @@ static const char *const refused[] = {
     "io_uring_enter", "io_uring_register", "memfd_create", "memfd_secret"};
 
 /* Of a leak checker, which stops the threads of its process by tracing them from another. */
-static const char *const of_sanitizers[] = {"ptrace", "prctl", "wait4", "arch_prctl"};
+static const char *const of_sanitizers[] = {"ptrace", "prctl", "wait4", "getdents", "arch_prctl"};
 
 /* Everything else that would be done by ioctl is for devices, or for the owner of a filesystem. */
 static const unsigned long controls[] = {FIONREAD, FIONBIO, FS_IOC_GETVERSION, TCGETS};

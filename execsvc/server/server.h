@@ -54,6 +54,7 @@ struct server {
     struct access *access;
     struct audit *audit;        /* NULL: nobody wants one */
     struct bounds bounds;       /* of this process */
+    uint64_t crashes;           /* of those before it, with the same starter */
     struct event *access_timer; /* while there are connections: do their grants still stand? */
     uint64_t epoch;             /* of this run */
     uint64_t started_ns;

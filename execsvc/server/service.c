@@ -259,6 +259,7 @@ static int begin_errand(struct service *service, struct failure *ret_failure)
             r = take_listener(service, &e, &fd);
         }
     } while (r == 0 && e.kind != ERRAND_BEGIN);
+    service->server.crashes = (uint64_t)e.number;
     if (r < 0 || !service->root || fcntl(ERRAND_FD, F_SETFD, FD_CLOEXEC) < 0)
         return failure_set(ret_failure, r < 0 ? r : -EBADMSG, "berthd starts this by itself");
     return 0;

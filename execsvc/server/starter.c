@@ -13,15 +13,23 @@
 #include "access/audit.h"
 #include "access/grants_file.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "keeper/process.h"
 #include "server/arguments.h"
 #include "server/errand.h"
+#include "server/service.h"
 #include "server/sockets.h"
 #include "store/store.h"
 
 /* What a service calls itself: this, and 16 bytes in hexadecimal. */
 #define NAME_PREFIX "berth-"
 #define NAME_DIGITS 32
+
+/* One that lived for longer ended for another reason than the one before it. */
+#define LIVED_S 10
+
+/* Where the service's end of the pair is moved to before it is put in place. */
+#define SCRATCH_FD 16
 
 struct starter {
     const struct service_settings *settings;
@@ -34,8 +42,12 @@ struct starter {
     struct sockets sockets;
     pid_t service; /* 0: there is none */
     int control;
-    bool ready;
+    bool ready; /* one of them has served */
     bool stopping;
+    int32_t crashes;
+    uint64_t started_ns;
+    uint64_t delay_ms; /* before the next one */
+    uint64_t again_ns; /* when that is to be started; 0: now is not the time */
 };
 
 static void starter_release(struct starter *s)
@@ -52,14 +64,20 @@ static void starter_release(struct starter *s)
 
 /* --- the service ----------------------------------------------------------------------------- */
 
-static _Noreturn void become_service(const struct starter *s, int control, pid_t starter)
+/* In the child, which has nothing of the starter's afterwards but its end of the pair. */
+static void leave_starter(struct starter *s, int control, pid_t starter)
 {
     /* A service without a starter could start no commands, and nobody would look after it. */
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != starter ||
-        (control == ERRAND_FD ? fcntl(control, F_SETFD, 0) : dup2(control, ERRAND_FD)) < 0)
+    if (getppid() != starter || (control = fcntl(control, F_DUPFD_CLOEXEC, SCRATCH_FD)) < 0)
         _exit(127);
-    spawn_self(&s->limits, (char **)(uintptr_t)s->arguments.argv);
+    sockets_forget(&s->sockets);
+    close_fd(&s->lock);
+    close_fd(&s->signals);
+    close_fd(&s->control);
+    if (dup2(control, ERRAND_FD) < 0)
+        _exit(127);
+    (void)close(control);
 }
 
 static int send_beginning(struct starter *s)
@@ -73,21 +91,31 @@ static int send_beginning(struct starter *s)
         (void)snprintf(e.text, sizeof e.text, "%s", l->url);
         r = errand_send(s->control, &e, l->fd);
     }
-    e = (struct errand){.kind = ERRAND_BEGIN};
+    e = (struct errand){.kind = ERRAND_BEGIN, .number = s->crashes};
     return r < 0 ? r : errand_send(s->control, &e, -1);
 }
 
-static int start_service(struct starter *s, struct failure *ret_failure)
+/* *ret_child: this is the child, and the first of them, which is the service without an execve:
+ * that would take as long again as all else at the start. Later ones are other programs to whoever
+ * has crashed one, with addresses of their own. */
+static int start_service(struct starter *s, bool *ret_child, struct failure *ret_failure)
 {
     int ends[2];
     pid_t self = getpid();
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
         return failure_set(ret_failure, -errno, "a socket: %s", strerror(errno));
+    close_fd(&s->control);
     s->control = ends[0];
+    s->started_ns = clock_monotonic_ns();
     _cleanup_close_ int theirs = ends[1];
     pid_t pid = fork();
-    if (pid == 0)
-        become_service(s, theirs, self);
+    if (pid == 0) {
+        leave_starter(s, take_fd(&theirs), self);
+        if (s->crashes > 0)
+            spawn_self(&s->limits, (char **)(uintptr_t)s->arguments.argv);
+        *ret_child = true;
+        return 0;
+    }
     if (pid < 0)
         return failure_set(ret_failure, -errno, "cannot start the service: %s", strerror(errno));
     s->service = pid;
@@ -167,8 +195,9 @@ static void on_errand(struct starter *s)
 static _Noreturn void end_at_once(const struct starter *s, int number)
 {
     sigset_t one;
-    (void)kill(s->service, SIGKILL);
-    while (waitpid(s->service, NULL, 0) < 0 && errno == EINTR)
+    if (s->service > 0)
+        (void)kill(s->service, SIGKILL);
+    while (s->service > 0 && waitpid(s->service, NULL, 0) < 0 && errno == EINTR)
         ;
     (void)signal(number, SIG_DFL);
     (void)raise(number);
@@ -213,9 +242,9 @@ static bool on_signals(struct starter *s, int *ret_status)
         return false;
     if (info.ssi_signo == SIGCHLD)
         return reap(s, ret_status);
-    if (info.ssi_signo == SIGHUP)
+    if (info.ssi_signo == SIGHUP && s->service > 0)
         (void)kill(s->service, SIGHUP);
-    else
+    else if (info.ssi_signo != SIGHUP)
         on_stop(s, (int)info.ssi_signo);
     return false;
 }
@@ -236,41 +265,85 @@ static int watch_signals(struct starter *s)
 
 /* --- the process ----------------------------------------------------------------------------- */
 
+/* One that has served, and was not asked to end, is not the last one. Sockets and lock are still
+ * here, so that clients wait instead of being refused. */
+static void start_later(struct starter *s, int status)
+{
+    uint64_t now = clock_monotonic_ns();
+    if (WIFSIGNALED(status))
+        log_error("the service was ended by signal %d (%s); it is started again", WTERMSIG(status),
+                  sigdescr_np(WTERMSIG(status)));
+    else
+        log_error("the service ended with status %d; it is started again", WEXITSTATUS(status));
+    s->crashes += s->crashes < INT32_MAX;
+    if (now - s->started_ns > LIVED_S * NSEC_PER_SEC)
+        s->delay_ms = 0;
+    s->again_ns = now + s->delay_ms * NSEC_PER_MSEC;
+    s->delay_ms = s->delay_ms == 0                         ? STARTER_DELAY_MS
+                  : 2 * s->delay_ms < STARTER_DELAY_MAX_MS ? 2 * s->delay_ms
+                                                           : STARTER_DELAY_MAX_MS;
+}
+
+static void start_again(struct starter *s)
+{
+    struct failure failure;
+    bool child;
+    s->again_ns = 0;
+    if (start_service(s, &child, &failure) == 0)
+        return;
+    log_error("%s", failure.text);
+    s->again_ns = clock_monotonic_ns() + STARTER_DELAY_MAX_MS * NSEC_PER_MSEC;
+}
+
+static int wait_ms(const struct starter *s)
+{
+    uint64_t now = clock_monotonic_ns();
+    if (s->again_ns == 0)
+        return -1;
+    return s->again_ns <= now ? 0 : (int)((s->again_ns - now) / NSEC_PER_MSEC) + 1;
+}
+
+/* Until the last service has ended; its status. */
 static int serve(struct starter *s)
 {
     for (;;) {
         struct pollfd fds[] = {{.fd = s->signals, .events = POLLIN},
                                {.fd = s->control, .events = POLLIN}};
         int status;
-        if (poll(fds, ARRAY_SIZE(fds), -1) < 0 && errno != EINTR)
+        if (s->stopping && s->service == 0)
+            return 0;
+        int n = poll(fds, ARRAY_SIZE(fds), wait_ms(s));
+        if (n < 0 && errno != EINTR)
             return -errno;
+        if (n == 0 && wait_ms(s) == 0)
+            start_again(s);
         /* What it said last comes before its end. */
-        if (fds[1].revents)
+        if (n > 0 && fds[1].revents)
             on_errand(s);
-        else if (fds[0].revents && on_signals(s, &status))
-            return status;
+        else if (n > 0 && fds[0].revents && on_signals(s, &status)) {
+            if (!s->ready || s->stopping || status == 0)
+                return status;
+            start_later(s, status);
+        }
     }
 }
 
-int starter_run(const struct service_settings *settings, int *ret_status,
-                struct failure *ret_failure)
+/* As the starter, until the service has ended; or as the service (*ret_child). */
+static int run(struct starter *s, bool *ret_child, int *ret_status, struct failure *ret_failure)
 {
-    _cleanup_starter_ struct starter s = {
-        .settings = settings, .signals = -1, .lock = -1, .control = -1};
-    (void)sigprocmask(SIG_SETMASK, NULL, &s.signals_before);
-    spawn_limits_read(&s.limits);
-    arguments_set(&s.arguments, "--serve", settings);
-    int r = watch_signals(&s);
+    spawn_limits_read(&s->limits);
+    arguments_set(&s->arguments, "--serve", s->settings);
+    int r = watch_signals(s);
     if (r < 0)
         return failure_set(ret_failure, r, "cannot start: %s", strerror(-r));
-    r = store_claim(settings->root, &s.root, &s.lock, ret_failure);
+    r = store_claim(s->settings->root, &s->root, &s->lock, ret_failure);
     if (r == 0)
-        r = sockets_open(settings, s.root, &s.sockets, ret_failure);
+        r = sockets_open(s->settings, s->root, &s->sockets, ret_failure);
     if (r == 0)
-        r = start_service(&s, ret_failure);
-    if (r < 0)
+        r = start_service(s, ret_child, ret_failure);
+    if (r < 0 || *ret_child)
         return r;
-    int status = serve(&s);
+    int status = serve(s);
     if (status < 0)
         return failure_set(ret_failure, status, "cannot wait: %s", strerror(-status));
     if (WIFSIGNALED(status))
@@ -278,4 +351,24 @@ int starter_run(const struct service_settings *settings, int *ret_status,
                   sigdescr_np(WTERMSIG(status)));
     *ret_status = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
     return 0;
+}
+
+static int run_released(const struct service_settings *settings, bool *ret_child, int *ret_status,
+                        struct failure *ret_failure)
+{
+    _cleanup_starter_ struct starter s = {
+        .settings = settings, .signals = -1, .lock = -1, .control = -1};
+    (void)sigprocmask(SIG_SETMASK, NULL, &s.signals_before);
+    return run(&s, ret_child, ret_status, ret_failure);
+}
+
+int starter_run(const struct service_settings *settings, int *ret_status,
+                struct failure *ret_failure)
+{
+    bool child = false;
+    int r = run_released(settings, &child, ret_status, ret_failure);
+    if (r < 0 || !child)
+        return r;
+    *ret_status = 0;
+    return service_run(settings, ret_failure);
 }

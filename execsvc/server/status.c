@@ -81,6 +81,7 @@ static int add_process(const struct server *s, json_t *object)
         set_number(object, "resident_bytes", resident) < 0 ||
         set_number(object, "resident_bytes_max", peak) < 0 ||
         set_number(object, "workers", workers_count(s->workers)) < 0 ||
+        set_number(object, "crashes", s->crashes) < 0 ||
         set_number(object, "lock_waits", lock_waits_count(s->lock_waits)) < 0)
         return -ENOMEM;
     /* A root that is not UTF-8 cannot be a JSON string, and is left out. */

@@ -93,10 +93,18 @@ def started_by(pid):
         return []
 
 
-def is_serving(pid):
-    """Whether this process is a service, not its starter."""
+def is_alive(pid):
+    """Whether there is such a process that has not ended."""
     try:
-        return b"--serve" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return not re.search(r"^State:\s+Z", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    except OSError:
+        return False
+
+
+def is_serving(pid):
+    """Whether this process is a service, and not a keeper that its starter is about to let go."""
+    try:
+        return os.getsid(pid) != pid
     except OSError:
         return False
 
@@ -226,6 +234,7 @@ class Service(Process):
         self.token = next((line for line in Path(token_file).read_text().splitlines()
                            if line and not line.startswith("#")), None) if token_file else None
         self.tls = tls
+        self.expected_crashes = 0
         self.restart_arguments = (root, listeners, token_file, tls, env, access_file)
         # The service always listens in its root too, for --stdio; that is not one of ours.
         self.root_socket = self.root / "berthd.sock"
@@ -248,7 +257,7 @@ class Service(Process):
     def kill(self):
         serving = self.pid
         super().kill()
-        wait_until(lambda: not is_serving(serving), STOP_TIMEOUT, "the end of what serves")
+        wait_until(lambda: not is_alive(serving), STOP_TIMEOUT, "the end of what serves")
 
     def _url(self, scheme):
         return next((url for url in self.urls if url.startswith(scheme)), None)
@@ -304,6 +313,8 @@ class Service(Process):
     def close(self):
         try:
             super().close()
+            if self.log.count("it is started again") != self.expected_crashes:
+                raise HarnessError(f"the service has crashed:\n{self.log}")
         finally:
             keeper = self.keeper()
             if keeper:
