@@ -747,7 +747,7 @@ static int add_egress(int directory, json_t *object)
 static int add_fenced(const struct exec_service *s, json_t *object)
 {
     char path[PATH_MAX];
-    (void)snprintf(path, sizeof path, "%s/workspaces", s->settings.root);
+    (void)snprintf(path, sizeof path, "%s/workspaces", store_root(s->store));
     _cleanup_close_ int workspaces = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     return json_object_set_new(object, "fenced", fences_list(workspaces)) < 0 ? -ENOMEM : 0;
 }

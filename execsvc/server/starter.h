@@ -1,7 +1,8 @@
 /* The process that berthd begins as. It takes the root's lock, opens the sockets to listen on, and
- * has a process of its own serve them: the service (service.h), which confines itself and then has no way to start a program, to open a socket or a file
- * outside of its root. What it needs of that it asks the starter for (errand.h): a keeper of
- * commands, and the access file and the audit log by the names that they were given at the start.
+ * has a process of its own serve them: the service (service.h), which confines itself and then has
+ * no way to start a program, to open a socket or a file outside of its root. What it needs of that
+ * it asks the starter for (errand.h): a keeper of commands, and the access file and the audit log
+ * by the names that they were given at the start.
  *
  * The starter reads nothing from the network and no file but its configuration. It is the process
  * to send signals to: TERM and INT stop the service, which then has a few seconds; a second one
@@ -12,8 +13,8 @@
 
 #include "config/config.h"
 
-/* Before that: nothing at first, then so much, and at most, when it ends again and again. Slows down
- * who knows how to crash it and tries what else that does. */
+/* Before that: nothing at first, then so much, and at most, when it ends again and again. Slows
+ * down who knows how to crash it and tries what else that does. */
 #define STARTER_DELAY_MS 50
 #define STARTER_DELAY_MAX_MS 5000
 
