@@ -631,7 +631,7 @@ int command_start(struct event_base *base, const struct command_options *options
     }
     if (r < 0) {
         struct failure why = {.text = "limits take a cgroup"};
-        if (unlimited)
+        if (unlimited && options->confinement)
             (void)confinement_check_limits(options->confinement, &options->together, &why);
         command_verdict_not_started(ret_verdict, stage, r, "%s",
                                     unlimited ? why.text : strerror(-r));
