@@ -110,14 +110,17 @@ static int path_of(int fd, char path[PATH_MAX])
     return 0;
 }
 
+/* Whatever mode commands have given it: none, so that it cannot be opened to be read. */
 static int make_directory(int at, const char *name, mode_t mode, int *ret)
 {
+    char link[64];
     if (mkdirat(at, name, mode) < 0 && errno != EEXIST)
         return -errno;
-    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 || fchmod(fd, mode) < 0)
+    _cleanup_close_ int fd = openat(at, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    if (fd < 0 || chmod(link, mode) < 0)
         return -errno;
-    *ret = fd;
+    *ret = take_fd(&fd);
     return 0;
 }
 

@@ -258,11 +258,22 @@ static int clone_mount(const char *path, uint64_t set)
     return take_fd(&fd);
 }
 
+/* Commands may have put something else there, so that none would be started any more: a link, or
+ * a file. What is not theirs is on mounts that are read-only. */
+static void clear_way(int at, const char *name, bool directory)
+{
+    struct stat st;
+    if (fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISDIR(st.st_mode) &&
+        (directory || !S_ISREG(st.st_mode)))
+        (void)unlinkat(at, name, 0);
+}
+
 /* In the directory `at`: the next component, made if there is none. Nothing is followed, since a
  * part of the way may be where commands have been before. */
 static int step_down(int at, const char *name, bool directory)
 {
     int fd;
+    clear_way(at, name, directory);
     if (directory) {
         if (mkdirat(at, name, 0755) < 0 && errno != EEXIST && errno != EROFS)
             return -errno;

@@ -22,6 +22,7 @@ import pytest
 from lib.attacks import ATTACKS, LEVELS, NOTHING, Setting
 from lib.exec_client import WORKSPACE
 from lib.harness import wait_until
+from lib.ordinary import USER, give, let_in, ordinary_service
 from lib.processes import name_of, processes_with
 
 pytestmark = [pytest.mark.sandbox,
@@ -104,10 +105,11 @@ def may_open_disk():
 class World:
     """What there is to attack, outside and in another workspace; and a service whose commands try."""
 
-    def __init__(self, harness, closing):
-        self.harness, self.closing = harness, closing
+    def __init__(self, harness, closing, ordinary=False):
+        self.harness, self.closing, self.ordinary = harness, closing, ordinary
         self.place = harness.new_path("outside")
         self.place.mkdir()
+        let_in(self.place)
         self.secret = self.place / "secret"
         self.secret.write_text(SECRET)
         self.key = os.getpid()
@@ -119,17 +121,23 @@ class World:
         self._sockets()
         self._shared()
         self._devices()
+        if ordinary:
+            give(self.place, self.secret, self.program, self.names["host_socket"], self.names["datagram_socket"],
+                 self.names["shm"])
 
     def _victim(self):
         self.record = self.place / "signals"
-        self.victim = subprocess.Popen([sys.executable, "-c", VICTIM, self.record], stdin=subprocess.DEVNULL)
+        self.record.touch()
+        self.record.chmod(0o666)
+        self.victim = subprocess.Popen([sys.executable, "-c", VICTIM, self.record], stdin=subprocess.DEVNULL,
+                                       user=USER if self.ordinary else None)
         self.closing.callback(self.victim.wait)
         self.closing.callback(self.victim.kill)
         wait_until(lambda: self.signals() == [0], what="the victim")
         self.names["victim"] = self.victim.pid
 
     def signals(self):
-        return [int(line) for line in self.record.read_text().split()] if self.record.exists() else []
+        return [int(line) for line in self.record.read_text().split()]
 
     def _sockets(self):
         abstract = f"berth-attack-{os.getpid()}"
@@ -152,20 +160,21 @@ class World:
         return s.getsockname()[1] if family != socket.AF_UNIX else None
 
     def _shared(self):
-        memory = libc.shmget(self.key, 4096, 0o1600)
+        memory = libc.shmget(self.key, 4096, 0o1666)
         libc.shmat.restype = ctypes.c_void_p
         at = ctypes.c_void_p(libc.shmat(memory, None, 0))
         ctypes.memmove(at, SECRET.encode(), len(SECRET))
         libc.shmdt(at)
         self.closing.callback(libc.shmctl, memory, 0, None)
-        queue = libc.msgget(self.key, 0o1600)
+        queue = libc.msgget(self.key, 0o1666)
         self.closing.callback(libc.msgctl, queue, 0, None)
-        semaphores = libc.semget(self.key, 1, 0o1600)
+        semaphores = libc.semget(self.key, 1, 0o1666)
         self.closing.callback(libc.semctl, semaphores, 0, 0)
         assert min(memory, queue, semaphores) >= 0
         name = f"/berth-attack-{os.getpid()}"
         opened = libc.mq_open(name.encode(), os.O_RDWR | os.O_CREAT, 0o600, None)
         assert opened >= 0
+        os.fchmod(opened, 0o666)
         os.close(opened)
         self.closing.callback(libc.mq_unlink, name.encode())
         shared = Path("/dev/shm" + name)
@@ -188,7 +197,7 @@ class World:
         """A service, and in its workspaces what may be attacked from there."""
         if setting.mechanisms:
             self.harness.env["BERTH_WITHOUT"] = ",".join(setting.mechanisms)
-        self.service = self.harness.start_service()
+        self.service = ordinary_service(self.harness) if self.ordinary else self.harness.start_service()
         for name in (WORKSPACE, "other"):
             self.harness.run_berth("create", "--policy", "-", name, check=True,
                                    input=json.dumps(dict.fromkeys(setting.policy, "host")))
@@ -196,7 +205,9 @@ class World:
         (other / "secret").write_text(SECRET)
         self.listen(socket.AF_UNIX, socket.SOCK_STREAM, self.reach(other / "socket"), hand_out(self.secret))
         self._programs()
-        os.mknod(self.tree / "device", 0o600 | stat.S_IFCHR, os.makedev(1, 8))
+        os.mknod(self.tree / "device", stat.S_IFCHR, os.makedev(1, 8))
+        os.chmod(self.tree / "device", 0o666)
+        os.chmod(self.reach(other / "socket"), 0o666)
         sleeper = subprocess.Popen([self.harness.program("berth"), "exec", "-w", "other", "--", "sleep", self.word],
                                    env=self.service.client_env(), stdin=subprocess.DEVNULL)
         self.closing.callback(sleeper.wait)
@@ -292,6 +303,44 @@ def test_attacks_come_through_without_what_stops_them(world):
     attacks = [attack for attack in ATTACKS.values() if attack.control()]
     world.start(NOTHING)
     check(world.attempt(attacks), {attack.name: "through" for attack in attacks})
+
+
+@pytest.fixture
+def ordinary_world(harness):
+    with contextlib.ExitStack() as closing:
+        yield World(harness, closing, ordinary=True)
+
+
+# What one ordinary user can do to another's programs where nothing stops it, and needs no privilege.
+WITHOUT_PRIVILEGES = {
+    "read", "policy", "read-workspace", "climb", "link", "any-process", "hard-link", "write", "make", "service-program",
+    "look", "chmod", "utimes", "xattr", "watch", "take-abstract", "take-path", "host-socket", "service-socket", "datagram",
+    "proc-root", "proc-cwd", "proc-fd", "proc-fd-other", "ptrace-service", "ptrace-other", "memory-service",
+    "memory-other", "proc-mem", "environment", "pidfd-getfd", "kcmp", "limit", "slow-down", "pin-down", "oom-score",
+    "signal-service", "signal-keeper", "signal-other", "signal-pidfd", "signal-all", "signal-by-owner", "set-user-id",
+    "file-capabilities", "gain-again", "unshare-user", "clone-user", "clone3-user", "userfaultfd", "io-uring", "keyring",
+    "add-key", "fanotify", "int80", "tcp", "tcp6", "udp", "shared-memory", "message-queue", "semaphores", "posix-queue",
+    "dev-shm", "type-into"}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_attacks_on_a_service_of_an_ordinary_users(ordinary_world, level):
+    """Who has the same user as the service, and nothing that root could give up. Nothing else comes through."""
+    world, setting = ordinary_world, LEVELS[level]
+    world.start(setting)
+    status = json.loads(world.harness.run_berth("status", "--json", check=True).stdout)
+    assert status["service"]["level"] == level
+    found = world.attempt(ATTACKS.values())
+    came = {name for name, answer in found.items() if answer == "through"}
+    assert found.keys() == ATTACKS.keys()
+    assert came - {name for name, attack in ATTACKS.items() if setting.expects(attack) == "through"} == set()
+
+
+def test_attacks_of_an_ordinary_user_come_through(ordinary_world):
+    attacks = [attack for attack in ATTACKS.values() if attack.control()]
+    ordinary_world.start(NOTHING)
+    found = ordinary_world.attempt(attacks)
+    assert WITHOUT_PRIVILEGES - {name for name, answer in found.items() if answer == "through"} == set()
 
 
 def test_what_is_always_there_is_needed(world):
