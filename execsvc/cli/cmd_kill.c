@@ -97,9 +97,10 @@ static int kill_one(struct cli *cli, struct client *client, const char *workspac
     const struct wire_exec_killed *k = &reply->message.exec_killed;
     const char *means = wire_means_name(k->means);
     int status = k->left ? CLI_FAILED : CLI_OK;
-    if (signal == 0)
-        (void)printf("%s: %u process%s removed (%s)\n", id, k->removed, k->removed == 1 ? "" : "es",
-                     means ? means : "?");
+    _cleanup_buffer_ struct buffer shown = {0};
+    if (signal == 0 && text_escape(&shown, bytes_of_string(id), TEXT_SENTENCE) == 0)
+        (void)printf("%.*s: %u process%s removed (%s)\n", (int)shown.len, (const char *)shown.data,
+                     k->removed, k->removed == 1 ? "" : "es", means ? means : "?");
     _cleanup_free_ char *text = text_copy(k->text);
     if (k->left)
         cli_error(cli, "%s: %u process%s could not be ended%s%s", id, k->left,
