@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "confine/private.h"
+#include "confine/privileges.h"
 
 /* How long a cell without processes is kept, for the workspace's next command. */
 #define IDLE_S 60
@@ -17,6 +18,10 @@
 /* Cells without processes; stops who runs a command in each of many workspaces from filling the
  * table of processes with inits. */
 #define IDLE_MAX 32
+
+/* Of a workspace, where they are counted in its own user namespace (Linux 5.14): stops a fork bomb
+ * from taking all that the service's user may have. Root's are not limited so. */
+#define PROCESSES_MAX 4096
 
 /* What a cell is made of. */
 struct plan {
@@ -272,6 +277,7 @@ static int plan_restraint(struct confinement *c, struct cell *cell, const struct
                           struct failure *f)
 {
     cell->restraint = (struct restraint){
+        .processes = p->sandboxed && !privileges_have_admin() ? PROCESSES_MAX : 0,
         .drops_capabilities = holds(c, MECHANISM_CAPABILITIES),
         .gains_none = holds(c, MECHANISM_NO_NEW_PRIVS),
         .landlock = p->own_root && p->landlocked ? sandbox_landlock(cell->sandbox) : cell->landlock,

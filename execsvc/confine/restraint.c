@@ -52,6 +52,8 @@ static int restrain(const struct restraint *s, int landlock, uint32_t *ret_step)
         r = lower(RLIMIT_FSIZE, s->file_size, s->file_size);
     if (r == 0)
         r = lower(RLIMIT_CPU, s->cpu_time, s->cpu_time + RESTRAINT_CPU_GRACE);
+    if (r == 0)
+        r = lower(RLIMIT_NPROC, s->processes, s->processes);
     if (r == 0 && s->drops_capabilities) {
         *ret_step = RESTRAINT_CAPABILITIES;
         r = privileges_drop();

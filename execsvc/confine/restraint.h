@@ -15,7 +15,8 @@
 struct restraint {
     uint64_t open_files; /* limits, 0: as they are */
     uint64_t file_size;
-    uint64_t cpu_time; /* seconds; SIGXCPU, and after RESTRAINT_CPU_GRACE more SIGKILL */
+    uint64_t cpu_time;  /* seconds; SIGXCPU, and after RESTRAINT_CPU_GRACE more SIGKILL */
+    uint64_t processes; /* threads too, of the user's in this user namespace */
     bool drops_capabilities;
     bool gains_none;          /* no_new_privs */
     int landlock;             /* a set of Landlock's, or -1 */
