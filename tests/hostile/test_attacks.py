@@ -343,6 +343,21 @@ def test_attacks_of_an_ordinary_user_come_through(ordinary_world):
     assert WITHOUT_PRIVILEGES - {name for name, answer in found.items() if answer == "through"} == set()
 
 
+# Above what one workspace may have, below what its user may.
+BOMB = "bomb fork-bomb 4200\n"
+
+
+@pytest.mark.parametrize("setting,answer", [(LEVELS["full"], "EAGAIN"), (LEVELS["no-userns"], "through")],
+                         ids=["full", "no-userns"])
+def test_fork_bomb_of_an_ordinary_users(ordinary_world, setting, answer):
+    """Without the controllers of cgroups (test_limits.py has those): in a user namespace of its own."""
+    ordinary_world.start(setting)
+    result = ordinary_world.harness.run_berth("exec", "-w", WORKSPACE, "-i", "--", "./attack", input=BOMB, check=True)
+    assert result.stdout == f"bomb {answer}\n"
+    other = ordinary_world.harness.run_berth("exec", "-w", "other", "--", "sh", "-c", "echo here", check=True)
+    assert other.stdout == "here\n"
+
+
 def test_what_is_always_there_is_needed(world):
     """Without Berth, and with a descriptor that somebody has forgotten."""
     attacks = [attack for attack in ATTACKS.values() if attack.control() is None]

@@ -263,6 +263,14 @@ GROUPS = {
         Attack("console", "a console (`TIOCLINUX`)", "console /dev/tty1", (*_files(), ("seccomp", "EPERM"), ("capabilities", "EPERM"))),
         Attack("terminal", "a terminal of the machine's", "terminal {terminal}", _files()),
     ],
+    "Numbers": [
+        Attack("shared-full", "80 MiB in `/dev/shm`", "fill /dev/shm 80",
+               (("mount-namespace", "ENOSPC"), ("landlock", "EACCES"))),
+        Attack("shared-names", "5,000 files in `/dev/shm`", "fill-with-names /dev/shm 5000",
+               (("mount-namespace", "ENOSPC"), ("landlock", "EACCES"))),
+        Attack("root-names", "files in `/run`", "fill-with-names /run 100",
+               (("mount-namespace", "EROFS"), ("landlock", "EACCES"))),
+    ],
     "Not attacks": [
         Attack("memfd-exec", "a program that no file has", "memfd-exec", note="it is held as any other"),
         Attack("personality", "addresses that are not random", "personality", note="its own only"),

@@ -19,6 +19,7 @@ struct attack {
 };
 
 /* One list a file; each ends with a NULL name. */
+extern const struct attack attacks_of_number[];
 extern const struct attack attacks_on_descriptors[];
 extern const struct attack attacks_on_devices[];
 extern const struct attack attacks_on_ipc[];

@@ -18,9 +18,10 @@
 #define NO_SUCH_ATTACK 254
 
 static const struct attack *const lists[] = {
-    attacks_on_descriptors, attacks_on_devices,    attacks_on_ipc,     attacks_on_kernel,
-    attacks_on_mounts,      attacks_on_namespaces, attacks_on_paths,   attacks_on_privileges,
-    attacks_on_processes,   attacks_on_signals,    attacks_on_sockets, attacks_on_terminals,
+    attacks_of_number,     attacks_on_descriptors, attacks_on_devices,    attacks_on_ipc,
+    attacks_on_kernel,     attacks_on_mounts,      attacks_on_namespaces, attacks_on_paths,
+    attacks_on_privileges, attacks_on_processes,   attacks_on_signals,    attacks_on_sockets,
+    attacks_on_terminals,
 };
 
 static const struct attack *find(const char *name)
