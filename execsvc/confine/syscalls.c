@@ -57,9 +57,10 @@ static const char *const tracing[] = {"ptrace",      "process_vm_readv", "proces
                                       "pidfd_getfd", "process_madvise",  "kcmp"};
 
 /* Of System V, and queues of POSIX: by numbers and names that are the machine's. */
-static const char *const ipc[] = {"shmget", "shmat",  "shmdt",      "shmctl",  "msgget",
-                                  "msgsnd", "msgrcv", "msgctl",     "semget",  "semop",
-                                  "semctl", "ipc",    "semtimedop", "mq_open", "mq_unlink"};
+static const char *const ipc[] = {
+    "shmget",  "shmat",    "shmdt", "shmctl", "msgget", "msgsnd",     "msgrcv",
+    "msgctl",  "semget",   "semop", "semctl", "ipc",    "semtimedop", "semtimedop_time64",
+    "mq_open", "mq_unlink"};
 
 /* Each has a process's number, and 0 for the caller, as its first argument. A limit on the time of
  * the processor ends whom it is set for. */
