@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include "base/clock.h"
 #include "coherence.h"
 #include "disk.h"
 #include "fetch.h"
@@ -18,11 +19,23 @@
  * a tree of which all is here already. */
 #define STEPS_MAX 4096
 
-/* With more entries a directory is entered after its neighbours: .git/objects after .git/refs. */
+/* With more entries a directory is entered after its neighbours: .git/objects after .git/refs. But
+ * not when they fit well into the window. */
 #define MANY_ENTRIES 64
+#define MANY_ENTRIES_WINDOW ((size_t)16 << 10) /* for each */
 
 /* And larger files are asked for after their neighbours: .git/index after .git/config. */
 #define LARGE_FILE ((size_t)128 << 10)
+#define LARGE_FILE_PART 8 /* of the window */
+
+/* When so much of a walk was opened, a third of what came, and the last of it so lately, somebody
+ * goes through the tree: with several threads, or in another order, if then something is opened
+ * that was not asked for. */
+#define CRAWL_LEAST ((size_t)512 << 10)
+#define CRAWL_NS NSEC_PER_SEC
+
+/* Less of a walk tells nothing of the next one. */
+#define JUDGED_LEAST ((size_t)64 << 10)
 
 /* What is passed in a directory, one after the other. */
 enum pass { PASS_FILES, PASS_LARGE_FILES, PASS_DIRECTORIES, PASS_LARGE_DIRECTORIES, PASS_COUNT };
@@ -41,6 +54,7 @@ struct walk {
     size_t depth;
     size_t window;
     size_t asked, came, used; /* ever */
+    uint64_t used_ns;         /* the last time */
     size_t listings;          /* asked for */
     struct place places[DEPTH_MAX];
 };
@@ -133,7 +147,10 @@ static bool walk_enter(struct driver *d, struct walk *w, const struct place *p,
     const struct wire_attr *attr = &entry->attr;
     const struct tree_directory *below = tree_identified(&d->inodes, attr->ino, attr->generation);
     size_t count = below ? tree_count(below) : SIZE_MAX;
-    if ((p->pass == PASS_LARGE_DIRECTORIES) != (count > MANY_ENTRIES))
+    size_t fit = w->window / MANY_ENTRIES_WINDOW;
+    bool now = p->pass == PASS_LARGE_DIRECTORIES ? count > MANY_ENTRIES
+                                                 : count <= MANY_ENTRIES || count <= fit;
+    if (!now)
         return true;
     if (!below)
         return !directory_read_below(d, p->ino, p->generation);
@@ -141,6 +158,14 @@ static bool walk_enter(struct driver *d, struct walk *w, const struct place *p,
     if (w->listings < LISTINGS_MAX && lacks_listings(&d->inodes, below))
         read_below(d, w, p, entry);
     return true;
+}
+
+/* Of files that are wanted; one that came before its turn is so no more. */
+static bool is_turn_of(const struct walk *w, const struct place *p, const struct wire_dirent *entry)
+{
+    uint64_t size = entry->attr.size;
+    return p->pass == PASS_LARGE_FILES ? size > LARGE_FILE
+                                       : size <= LARGE_FILE || size <= w->window / LARGE_FILE_PART;
 }
 
 /* The next file that is wanted. *steps: how many entries may be looked at. */
@@ -163,8 +188,7 @@ static bool walk_next(struct driver *d, struct walk *w, size_t *steps, struct wi
         if (enters && !walk_enter(d, w, p, ret))
             return false;
         p->passed++;
-        if ((p->pass == PASS_LARGE_FILES) == (ret->attr.size > LARGE_FILE) &&
-            p->pass < PASS_DIRECTORIES && is_wanted(d, w, ret))
+        if (p->pass < PASS_DIRECTORIES && is_turn_of(w, p, ret) && is_wanted(d, w, ret))
             return true;
     }
     return false;
@@ -218,13 +242,20 @@ static bool is_left(const struct prefetch *p, const struct walk *w)
     return w != &p->walks[0] && w->came && !w->used;
 }
 
+/* There is room on the way, or, whatever those before have there, for the start of the newest. */
+static bool may_ask(const struct prefetch *p, const struct walk *w)
+{
+    return p->under_way < flight_max(p) ||
+           (w == &p->walks[0] && w->asked - w->came < PREFETCH_FLIGHT);
+}
+
 static void ask(struct driver *d)
 {
     struct prefetch *p = d->prefetch;
     if (!coherence_live(d) || d->stopping)
         return;
     for (struct walk *w = p->walks; w < p->walks + PREFETCH_WALKS; w++)
-        while (w->number && !is_left(p, w) && p->under_way < flight_max(p) && walk_ask(d, w))
+        while (w->number && !is_left(p, w) && may_ask(p, w) && walk_ask(d, w))
             ;
 }
 
@@ -253,20 +284,40 @@ void prefetch_answered(struct driver *d, uint64_t walk, size_t bytes)
 
 /* --- when ------------------------------------------------------------------------------------ */
 
-/* Makes room for a walk, and judges the one before. */
-static struct walk *walk_new(struct prefetch *p)
+/* Much of what came for it was opened, and the last of it a moment ago. What was not may be yet. */
+static bool is_crawled(const struct walk *w, uint64_t now)
+{
+    return w->used >= CRAWL_LEAST && w->used >= w->came / 3 && now - w->used_ns < CRAWL_NS;
+}
+
+/* What the next walk begins with, by how the ones before went. */
+static size_t next_window(struct prefetch *p)
 {
     const struct walk *before = &p->walks[0];
+    uint64_t now = clock_monotonic_ns();
     if (!p->first_window)
         p->first_window = PREFETCH_FIRST;
+    else if (before->came < JUDGED_LEAST)
+        ; /* it tells nothing yet */
     else if (before->used < before->came / 2 && p->first_window > PREFETCH_LEAST)
         p->first_window /= 2;
     else if (before->used > before->came / 2 && p->first_window < PREFETCH_MOST)
         p->first_window *= 2;
+    size_t window = p->first_window;
+    for (const struct walk *w = p->walks; w < p->walks + PREFETCH_WALKS; w++)
+        if (w->number && is_crawled(w, now) && PREFETCH_CRAWL * w->window > window)
+            window = PREFETCH_CRAWL * w->window;
+    return window < PREFETCH_WINDOW_MAX ? window : PREFETCH_WINDOW_MAX;
+}
+
+/* Makes room for a walk, and judges the one before. */
+static struct walk *walk_new(struct prefetch *p)
+{
+    size_t window = next_window(p);
     memmove(&p->walks[1], &p->walks[0], sizeof p->walks - sizeof p->walks[0]);
     struct walk *w = &p->walks[0];
     w->number = ++p->last_number;
-    w->window = p->first_window;
+    w->window = window;
     w->asked = w->came = w->used = w->depth = w->listings = 0;
     return w;
 }
@@ -323,6 +374,7 @@ void prefetch_used(struct driver *d, const struct content *c)
     struct walk *w = d->prefetch && c->walk ? find_walk(d->prefetch, c->walk) : NULL;
     if (!w)
         return;
+    w->used_ns = clock_monotonic_ns();
     w->used += c->size < w->asked - w->used ? c->size : w->asked - w->used;
     w->window += c->size;
     if (w->window > PREFETCH_WINDOW_MAX)

@@ -13,14 +13,20 @@
  * A walk asks for as much as fits into its window: the bytes that it has asked for and that nobody
  * has opened. The first window is PREFETCH_FIRST, which holds git's own files in a checkout of some
  * thousand; it grows by the size of each file that is opened, so it doubles when all in it are
- * used, up to PREFETCH_WINDOW_MAX; when nothing is opened, nothing more is asked for. A new walk
+ * used, up to PREFETCH_WINDOW_MAX; when nothing is opened, nothing more is asked for. Directories
+ * and files that are small beside the window take their turn whatever their size. A new walk
  * starts with half as much when of what has come for the one before less than half was used, at
  * least PREFETCH_LEAST, and with twice as much, at most PREFETCH_MOST, when more was: files opened
- * here and there cost 64 KiB each after the fourth.
+ * here and there cost 64 KiB each after the fourth. When much of what came for one was opened, a
+ * third at least and the last of it a moment ago, somebody goes through the tree, and what was not
+ * asked for in time was the next but for the order, or another thread's: then the new walk begins
+ * with PREFETCH_CRAWL times that one's window, so that there are few such moments in a tree of any
+ * size.
  *
  * Of all walks, half of the largest window, at least PREFETCH_FLIGHT, is under way at a time: what
  * somebody waits for has no more than that before it, and text, which shrinks to a fourth, fills a
- * line of 100 Mbit and 20 ms. The newest walk goes first; one of which nothing that came was opened
+ * line of 100 Mbit and 20 ms. The newest walk goes first, and begins with PREFETCH_FLIGHT
+ * even if those before have more than that on the way; one of which nothing that came was opened
  * waits until something is, when somebody has begun elsewhere. */
 #pragma once
 
@@ -36,6 +42,7 @@ struct inode;
 #define PREFETCH_MOST ((size_t)1 << 20)
 #define PREFETCH_WINDOW_MAX ((size_t)32 << 20)
 #define PREFETCH_FLIGHT ((size_t)512 << 10)
+#define PREFETCH_CRAWL 8
 
 /* Walks that go on at the same time: programs that read a tree with several threads. */
 #define PREFETCH_WALKS 8

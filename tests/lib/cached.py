@@ -20,8 +20,8 @@ def workspace(service, run_berth):
 def through_relay(service, start_relay, start_mount):
     """A function that mounts the workspace behind a relay and gives its path and a function that
     counts: blocking requests, round trips, bytes received, requests by kind."""
-    def start(options=()):
-        relay = start_relay(service, delay=25)
+    def start(options=(), **link):
+        relay = start_relay(service, **{"delay": 25, **link})
         mount = start_mount(service, url=relay.url, workspace=WORKSPACE, options=options)
         wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
 
