@@ -1,9 +1,11 @@
 """What the service could do if somebody had taken it over: tried in its own name, from outside."""
 
+import json
 import os
 import re
 import signal
 import socket
+import struct
 from pathlib import Path
 
 import pytest
@@ -175,3 +177,39 @@ def test_files_beside_the_root_are_read_again(harness):
     os.kill(service.popen.pid, signal.SIGHUP)
     service.wait_for_line("audit log .*: opened again")
     assert audit.exists()
+
+
+# server/errand.h
+ERRAND, SOCKET = struct.Struct("<IIi"), 3
+KEEPER, ACCESS_FILE, AUDIT_LOG, ANSWER = 3, 4, 5, 6
+
+
+def asked(thread, kind, text=b""):
+    """What the starter answers: an errno's name, and why; "" when it sends a descriptor."""
+    message = ERRAND.pack(kind, 77, 0) + text + b"\0"
+    assert thread.call("sendto", SOCKET, message, len(message)) == len(message)
+    answer = thread.received(SOCKET, 4096)
+    found, serial, number = ERRAND.unpack_from(answer)
+    assert (found, serial) == (ANSWER, 77)
+    return inject.name_of(number), answer[ERRAND.size:-1].decode()
+
+
+def test_what_the_starter_does_for_a_taken_service(harness):
+    """A keeper of its own name, and the files of its settings; nothing else, and it goes on."""
+    service = harness.start_service()
+    with raw.Stream(service.url) as stream:
+        stream.ping()
+    ours = "berth-" + json.loads((service.root / "service.json").read_text())["service_id"]
+    with inject.held(service.pid) as thread:
+        for name in (b"", b"berth-", b"../../tmp/x", ours.encode()[:-1], ours.encode() + b"/x", b"x" * 3000,
+                     ours.upper().encode()):
+            assert asked(thread, KEEPER, name) == ("EINVAL", "this is no name of a service")
+        assert asked(thread, ACCESS_FILE, b"/etc/shadow") == ("ENOENT", "No such file or directory")
+        assert asked(thread, AUDIT_LOG, b"/etc/cron.d/x") == ("ENOENT", "No such file or directory")
+        assert asked(thread, 99) == ("EINVAL", "")
+        # Cut, without an end, too long: not answered, and not the starter's end.
+        for message in (b"\3", ERRAND.pack(KEEPER, 1, 0), ERRAND.pack(KEEPER, 1, 0) + b"x", b"\3" * 8000):
+            assert thread.call("sendto", SOCKET, message, len(message)) == len(message)
+        assert asked(thread, KEEPER, ours.encode()) == ("", "")
+    assert not Path("/etc/cron.d/x").exists()
+    serves(harness)

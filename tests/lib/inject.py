@@ -22,7 +22,7 @@ libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_
 libc.ptrace.restype = ctypes.c_long
 
 NUMBERS = {
-    "read": 0, "close": 3, "mmap": 9, "mprotect": 10, "ioctl": 16, "socket": 41, "connect": 42,
+    "sendto": 44, "recvfrom": 45, "read": 0, "close": 3, "mmap": 9, "mprotect": 10, "ioctl": 16, "socket": 41, "connect": 42,
     "socketpair": 53, "clone": 56, "fork": 57, "execve": 59, "kill": 62, "ptrace": 101, "personality": 135,
     "chroot": 161, "mount": 165, "init_module": 175, "open": 2, "tgkill": 234, "add_key": 248,
     "unshare": 272, "memfd_create": 319, "bpf": 321, "userfaultfd": 323, "execveat": 322,
@@ -81,6 +81,14 @@ class Thread:
         _, status = os.waitpid(self.pid, WALL)
         assert os.WIFSTOPPED(status) and os.WSTOPSIG(status) == signal.SIGTRAP, status
         return struct.unpack("<q", struct.pack("<Q", self._registers()[RAX]))[0]
+
+    def received(self, descriptor, size):
+        """What a recvfrom gives, as bytes; it may wait."""
+        place = self.before[RSP] - 32768
+        count = self.call("recvfrom", descriptor, place, size)
+        assert count >= 0, name_of(count)
+        self.memory.seek(place)
+        return self.memory.read(count)
 
     def release(self):
         self.memory.close()
