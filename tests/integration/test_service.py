@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lib import raw
-from lib.harness import wait_until
+from lib.harness import is_alive, wait_until
 
 
 def berthd(harness, *args, **keywords):
@@ -364,6 +364,7 @@ def test_ordinary_clients_leave_no_line_in_the_log(harness, start_service, way):
     def lines():
         return [line for line in service.log.splitlines() if "berthd: debug: " not in line]
 
+    service.wait_for_line(r"listening on .*/berthd\.sock$")
     before = lines()
     for words in (["create", "demo"], ["ls"], ["status"], ["visibility", "demo"],
                   ["exec", "--no-persist", "-w", "demo", "--", "seq", "1000"],
@@ -573,8 +574,7 @@ class StdioService:
         if (self.root / "berthd.sock").exists():
             pid = self.pid()
             os.kill(pid, signal.SIGTERM)
-            wait_until(lambda: not Path(f"/proc/{pid}/cmdline").exists() or
-                       not Path(f"/proc/{pid}/cmdline").read_bytes())
+            wait_until(lambda: not is_alive(pid), what="its end")
 
 
 @pytest.fixture
