@@ -79,8 +79,8 @@ static void print_values(const char *name, const json_t *asked, const json_t *me
 
 static void print_limits(const json_t *asked, const json_t *facts)
 {
-    static const char *const names[] = {"memory",    "pids",       "cpu",      "cpu_time",
-                                        "file_size", "open_files", "wall_time"};
+    static const char *const names[] = {"memory", "pids",      "cpu",        "cpu_time", "disk",
+                                        "files",  "file_size", "open_files", "wall_time"};
     const json_t *found = json_object_get(facts, "limits");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const json_t *limit = json_object_get(asked, names[i]);

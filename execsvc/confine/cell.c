@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "confine/disk.h"
 #include "confine/private.h"
 #include "confine/privileges.h"
 
@@ -66,6 +67,11 @@ static int check_limits(const struct confinement *c, const struct policy *p, str
     return confinement_check_limits(c, &limits, f);
 }
 
+static bool limits_disk(const struct policy *p)
+{
+    return p->disk_bytes > 0 || p->disk_files > 0;
+}
+
 int cell_check_policy(const struct confinement *c, const struct policy *p, struct failure *f)
 {
     if (p->filesystem == POLICY_FILESYSTEM_OWN &&
@@ -97,6 +103,11 @@ int cell_check_policy(const struct confinement *c, const struct policy *p, struc
     if (p->network == POLICY_NETWORK_ALLOW && !c->has_egress)
         return failure_set(f, -EOPNOTSUPP, "network.allow: this service has no proxy for it");
     int r = check_limits(c, p, f);
+    if (r == 0 && limits_disk(p) && !holds(c, MECHANISM_SECCOMP))
+        r = failure_set(f, -EOPNOTSUPP,
+                        "limits.%s: nothing here keeps commands from changing what a "
+                        "quota counts: seccomp: %s",
+                        p->disk_bytes ? "disk" : "files", c->findings[MECHANISM_SECCOMP].text);
     for (size_t i = 0; r == 0 && i < p->require_count; i++)
         r = check_requirement(c, p->require[i], f);
     return r;
@@ -266,7 +277,8 @@ static int plan_filter(struct confinement *c, struct cell *cell, const struct pl
         (p->policy->network == POLICY_NETWORK_NONE && !p->own_network ? SYSCALLS_NO_SOCKETS : 0) |
         (!p->sandboxed && !p->landlocked ? SYSCALLS_NO_TRACING : 0) |
         (own_files && !p->own_root ? SYSCALLS_NO_UNIX : 0) |
-        (!p->sandboxed ? SYSCALLS_NO_OTHERS : 0) | (!own_ipc ? SYSCALLS_NO_IPC : 0);
+        (!p->sandboxed ? SYSCALLS_NO_OTHERS : 0) | (!own_ipc ? SYSCALLS_NO_IPC : 0) |
+        (limits_disk(p->policy) ? SYSCALLS_NO_PROJECTS : 0);
     struct sock_fprog *filter = &c->filters[flags];
     int r = filter->filter ? 0 : syscalls_filter_new(flags, filter, f);
     cell->restraint.filter = *filter;
@@ -376,8 +388,32 @@ void cell_free(struct confinement *c, struct cell *cell)
     free(cell->private);
     free(cell->workspace);
     free(cell->home);
+    free(cell->place);
     policy_release(&cell->policy);
     free(cell);
+}
+
+/* Of all cells of the workspace: it is the file system that keeps it. */
+static int limit_disk(struct cell *cell, const struct cell_options *o, const char *where,
+                      struct failure *f)
+{
+    const struct policy *p = &cell->policy;
+    const char *field = p->disk_bytes ? "disk" : "files";
+    struct failure why;
+    if (o->directory >= 0 && !limits_disk(p))
+        disk_unlimit(o->directory);
+    if (!limits_disk(p))
+        return 0;
+    int r = o->directory < 0 ? failure_set(&why, -EOPNOTSUPP, "there is no directory")
+                             : disk_project_of(o->directory, &cell->project, &why);
+    if (r < 0)
+        return failure_set(f, r, "limits.%s: %.600s", field, why.text);
+    if (!(cell->place = strdup(where)))
+        return failure_set(f, -ENOMEM, "%s", strerror(ENOMEM));
+    r = disk_limit(o->directory, cell->project, p->disk_bytes, p->disk_files);
+    return r < 0 ? failure_set(f, -EOPNOTSUPP, "limits.%s: a quota cannot be set: %s", field,
+                               strerror(-r))
+                 : 0;
 }
 
 int cell_new(struct confinement *c, const struct cell_options *o, struct cell **ret,
@@ -395,6 +431,8 @@ int cell_new(struct confinement *c, const struct cell_options *o, struct cell **
     cell->landlock = -1;
     if (policy_copy(p.policy, &cell->policy) < 0)
         r = failure_set(f, -ENOMEM, "%s", strerror(ENOMEM));
+    if (r == 0)
+        r = limit_disk(cell, o, p.workspace, f);
     if (r == 0 && p.landlocked && !p.own_root)
         r = make_landlock(c, cell, &p, f);
     if (r == 0 && p.sandboxed)
@@ -613,6 +651,15 @@ static const char *network_by(const struct cell *cell)
                                                         : "none, by net-namespace";
 }
 
+static void add_disk(const struct cell *cell, json_t *limits)
+{
+    _cleanup_close_ int tree = open(cell->place, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    json_t *disk = tree < 0 ? NULL : disk_measured(tree, cell->project);
+    if (disk)
+        (void)json_object_update(limits, disk);
+    json_decref(disk);
+}
+
 json_t *cell_measured(struct confinement *c, const struct cell *cell)
 {
     struct attest_facts facts;
@@ -634,7 +681,10 @@ json_t *cell_measured(struct confinement *c, const struct cell *cell)
         return object;
     }
     uint32_t difference = attest_compare(&facts, &cell->restraint.expected, &cell->restraint.scope);
-    (void)json_object_set_new(object, "facts", attest_to_json(&facts));
+    json_t *told = attest_to_json(&facts);
+    if (cell->project)
+        add_disk(cell, json_object_get(told, "limits"));
+    (void)json_object_set_new(object, "facts", told);
     if (difference)
         (void)json_object_set_new(object, "changed",
                                   json_string(attest_difference_name(difference)));

@@ -9,7 +9,8 @@
 static bool needs_another(const struct policy *before, const struct policy *after)
 {
     bool same = before->filesystem == after->filesystem && before->network == after->network &&
-                before->read_count == after->read_count;
+                before->read_count == after->read_count &&
+                before->disk_bytes == after->disk_bytes && before->disk_files == after->disk_files;
     for (size_t i = 0; same && i < after->read_count; i++)
         same = strcmp(before->read[i], after->read[i]) == 0;
     return !same;

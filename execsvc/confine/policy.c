@@ -19,6 +19,8 @@
 
 /* Below these nothing could be started at all. */
 #define PIDS_MIN 2
+#define DISK_MIN (UINT64_C(1) << 20)
+#define FILES_MIN 16
 #define OPEN_FILES_MIN 16
 #define MEMORY_MIN (UINT64_C(1) << 20)
 #define PROCESSORS_MAX 4096.0
@@ -270,14 +272,19 @@ static int read_limits(const struct reading *r, const json_t *limits, struct pol
     double number;
     if (!json_is_object(limits))
         return refuse(r, "limits", "must be an object { … }");
-    int error = check_keys(&(struct reading){"limits", r->failure}, limits,
-                           "memory, pids, cpu, cpu_time, file_size, open_files, wall_time");
+    int error =
+        check_keys(&(struct reading){"limits", r->failure}, limits,
+                   "memory, pids, cpu, cpu_time, disk, files, file_size, open_files, wall_time");
     if (error == 0 && (value = json_object_get(limits, "memory")))
         error = read_size(r, "limits.memory", value, MEMORY_MIN, &p->memory_bytes);
     if (error == 0 && (value = json_object_get(limits, "file_size")))
         error = read_size(r, "limits.file_size", value, 0, &p->file_size);
     if (error == 0 && (value = json_object_get(limits, "pids")))
         error = read_count(r, "limits.pids", value, PIDS_MIN, &p->pids);
+    if (error == 0 && (value = json_object_get(limits, "disk")))
+        error = read_size(r, "limits.disk", value, DISK_MIN, &p->disk_bytes);
+    if (error == 0 && (value = json_object_get(limits, "files")))
+        error = read_count(r, "limits.files", value, FILES_MIN, &p->disk_files);
     if (error == 0 && (value = json_object_get(limits, "cpu_time")))
         error = read_count(r, "limits.cpu_time", value, 1, &p->cpu_time);
     if (error == 0 && (value = json_object_get(limits, "open_files")))
@@ -439,14 +446,15 @@ static json_t *number_or_null(uint64_t value, unsigned divisor)
 
 json_t *policy_to_json(const struct policy *p)
 {
-    return json_pack("{s:o, s:o, s:{s:o, s:o, s:o, s:o, s:o, s:o, s:o}, s:s, s:o}", "filesystem",
-                     filesystem_of(p), "network", network_of(p), "limits", "memory",
-                     number_or_null(p->memory_bytes, 1), "pids", number_or_null(p->pids, 1), "cpu",
-                     number_or_null(p->cpu_percent, 100), "cpu_time",
-                     number_or_null(p->cpu_time, 1), "file_size", number_or_null(p->file_size, 1),
-                     "open_files", number_or_null(p->open_files, 1), "wall_time",
-                     number_or_null(p->wall_time_ms, 1000), "user", "service", "require",
-                     list_of(p->require, p->require_count));
+    return json_pack(
+        "{s:o, s:o, s:{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}, s:s, s:o}", "filesystem",
+        filesystem_of(p), "network", network_of(p), "limits", "memory",
+        number_or_null(p->memory_bytes, 1), "pids", number_or_null(p->pids, 1), "cpu",
+        number_or_null(p->cpu_percent, 100), "cpu_time", number_or_null(p->cpu_time, 1), "disk",
+        number_or_null(p->disk_bytes, 1), "files", number_or_null(p->disk_files, 1), "file_size",
+        number_or_null(p->file_size, 1), "open_files", number_or_null(p->open_files, 1),
+        "wall_time", number_or_null(p->wall_time_ms, 1000), "user", "service", "require",
+        list_of(p->require, p->require_count));
 }
 
 json_t *policy_differences(const struct policy *a, const struct policy *b)

@@ -4,7 +4,8 @@
  * {"filesystem": "own" | "host" | {"read": ["/opt/tools"]},
  *  "network": "none" | "host" | {"allow": ["pypi.org:443", "*.example.com:443"]},
  *  "limits": {"memory": "2G", "pids": 512, "cpu": 1.5, "cpu_time": 600, "file_size": "1G",
- * "open_files": 1024, "wall_time": 3600}, "user": "service", "require": ["full", "landlock"]}
+ * "open_files": 1024, "wall_time": 3600, "disk": "10G", "files": 100000}, "user": "service",
+ * "require": ["full", "landlock"]}
  *
  * Whether it can be had on this machine is not known here, but to whoever enforces it. */
 #pragma once
@@ -42,7 +43,9 @@ struct policy {
     uint64_t memory_bytes; /* of a command's processes together; this and the next: 0 is no limit */
     uint64_t pids;
     uint64_t cpu_percent; /* of one processor: 150 is one and a half */
-    uint64_t cpu_time;    /* seconds, of each process; as the next two */
+    uint64_t disk_bytes;  /* of the workspace, as the next */
+    uint64_t disk_files;
+    uint64_t cpu_time; /* seconds, of each process; as the next two */
     uint64_t file_size;
     uint64_t open_files;
     uint64_t wall_time_ms;

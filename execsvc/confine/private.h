@@ -38,6 +38,8 @@ struct cell {
     char *private;             /* see cell_private */
     char *workspace;           /* its path; NULL: there are no views */
     char *home;
+    char *place;      /* the tree, where there is a project */
+    uint32_t project; /* see disk.h; 0: what it fills is not limited */
     struct views views;
     bool has_egress;
     void *egress;

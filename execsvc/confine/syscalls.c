@@ -1,10 +1,12 @@
 #include "confine/syscalls.h"
 
+#include <linux/fs.h>
 #include <linux/net.h>
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -52,6 +54,14 @@ static const char *const refused[] = {
  * clone3 has its flags where a filter cannot see them. */
 static const char *const absent[] = {"io_uring_setup", "io_uring_enter", "io_uring_register",
                                      "clone3"};
+
+/* Calls that libseccomp has no names for yet, and whose number is the same for all architectures:
+ * file_setattr, which sets what some ioctls set. */
+static const struct sock_filter too_new[] = {
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 469, 0, 1),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+};
 
 static const char *const tracing[] = {"ptrace",      "process_vm_readv", "process_vm_writev",
                                       "pidfd_getfd", "process_madvise",  "kcmp"};
@@ -168,6 +178,17 @@ static int refuse_multiplexed(scmp_filter_ctx ctx, unsigned flags)
     return r;
 }
 
+/* A project is changed by these, and so is that what is made in a directory is of its project. */
+static int refuse_projects(scmp_filter_ctx ctx)
+{
+    static const scmp_datum_t requests[] = {FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS, FS_IOC32_SETFLAGS};
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(requests); i++)
+        r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(ioctl), 1,
+                             SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffff, requests[i]));
+    return r;
+}
+
 static int export(scmp_filter_ctx ctx, struct sock_fprog *ret)
 {
     struct stat st;
@@ -180,14 +201,17 @@ static int export(scmp_filter_ctx ctx, struct sock_fprog *ret)
     if (fstat(fd, &st) < 0)
         return -errno;
     size_t count = (size_t)st.st_size / sizeof(struct sock_filter);
-    struct sock_filter *filter = calloc(count + 1, sizeof *filter);
+    size_t before = ARRAY_SIZE(too_new);
+    struct sock_filter *filter = calloc(before + count + 1, sizeof *filter);
     if (!filter)
         return -ENOMEM;
-    if (count > BPF_MAXINSNS || pread(fd, filter, (size_t)st.st_size, 0) != st.st_size) {
+    memcpy(filter, too_new, sizeof too_new);
+    if (before + count > BPF_MAXINSNS ||
+        pread(fd, filter + before, (size_t)st.st_size, 0) != st.st_size) {
         free(filter);
         return -EIO;
     }
-    *ret = (struct sock_fprog){.len = (unsigned short)count, .filter = filter};
+    *ret = (struct sock_fprog){.len = (unsigned short)(before + count), .filter = filter};
     return 0;
 }
 
@@ -221,6 +245,8 @@ int syscalls_filter_new(unsigned flags, struct sock_fprog *ret, struct failure *
         r = refuse_sockets(ctx, flags);
     if (r == 0)
         r = refuse_multiplexed(ctx, flags);
+    if (r == 0 && (flags & SYSCALLS_NO_PROJECTS))
+        r = refuse_projects(ctx);
     if (r == 0)
         r = export(ctx, ret);
     seccomp_release(ctx);

@@ -12,7 +12,8 @@ enum syscalls_flag {
     SYSCALLS_NO_UNIX = 4,    /* but for pairs: Landlock lets everybody connect to what has a path */
     SYSCALLS_NO_OTHERS = 8,  /* limits and priorities of others: there is no pid namespace */
     SYSCALLS_NO_IPC = 16,    /* there is no ipc namespace */
-    SYSCALLS_FLAGS = 32,     /* how many combinations there are */
+    SYSCALLS_NO_PROJECTS = 32, /* to leave the one whose quota limits the workspace */
+    SYSCALLS_FLAGS = 64,       /* how many combinations there are */
 };
 
 /* A filter, to be freed by syscalls_filter_release. -ENOMEM; others when libseccomp cannot. */

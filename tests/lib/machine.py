@@ -22,9 +22,9 @@ halt -f
 """
 
 
-def run_in_machine(place, program, job, memory="512M"):
+def run_in_machine(place, program, job, memory="512M", disk=None):
     """Runs a Python program in it as root, with the path of a JSON file that holds the job; /mnt is an empty tmpfs
-    there, and all else this machine's files. What it writes to the file that job["answer"] will name is returned.
+    there, and all else this machine's files. disk: an image that is its /dev/ubda. What it writes to the file that job["answer"] will name is returned.
     place: an empty directory."""
     answer, log, console = place / "answer", place / "log", place / "console"
     (place / "job").write_text(json.dumps({**job, "answer": str(answer)}))
@@ -33,7 +33,7 @@ def run_in_machine(place, program, job, memory="512M"):
     with open(console, "wb") as out:
         machine = subprocess.Popen(
             [KERNEL, f"mem={memory}", "rootfstype=hostfs", "rootflags=/", "rw", f"init={place / 'init'}", "con=null",
-             "con0=null,fd:1", f"uml_dir={place}", "quiet"],
+             "con0=null,fd:1", f"uml_dir={place}", "quiet", *([f"ubd0={disk}"] if disk else [])],
             stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=place, start_new_session=True,
             env={"PATH": os.environ["PATH"], "HOME": str(place)})
     try:

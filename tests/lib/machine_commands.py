@@ -1,11 +1,14 @@
 """Runs in a machine (lib/machine.py): a service in /mnt, and commands with `berth`, one after the other. A program
 of its own, with nothing but the standard library."""
 
+import ctypes
 import json
 import os
 import subprocess
 import sys
 import time
+
+FINIT_MODULE = 313
 
 ENVIRONMENT = {**os.environ, "HOME": "/mnt", "XDG_RUNTIME_DIR": "/mnt/run", "BERTH_URL": "unix:/mnt/s"}
 
@@ -22,11 +25,25 @@ def living(word):
     return count
 
 
+def mount_disk():
+    """The machine's disk, at /mnt/disk: ext4 with quotas of projects, whose format is a module."""
+    modules = f"/usr/lib/uml/modules/{os.uname().release}/kernel/fs/quota"
+    for name in ("quota_tree", "quota_v2"):
+        with open(f"{modules}/{name}.ko", "rb") as module:
+            if ctypes.CDLL(None).syscall(FINIT_MODULE, module.fileno(), b"", 0) != 0:
+                sys.exit(f"{name} cannot be loaded")
+    os.mkdir("/mnt/disk")
+    subprocess.run(["mount", "-t", "ext4", "-o", "prjquota", "/dev/ubda", "/mnt/disk"], check=True)
+
+
 def main(job):
     with open(job, encoding="utf-8") as file:
         job = json.load(file)
     os.mkdir("/mnt/run", 0o700)
-    service = subprocess.Popen([job["berthd"], "--root", "/mnt/root", "--listen", "unix:/mnt/s"], env=ENVIRONMENT)
+    if job["disk"]:
+        mount_disk()
+    root = "/mnt/disk/root" if job["disk"] else "/mnt/root"
+    service = subprocess.Popen([job["berthd"], "--root", root, "--listen", "unix:/mnt/s"], env=ENVIRONMENT)
     while not os.path.exists("/mnt/s"):
         if service.poll() is not None:
             sys.exit("the service has ended")

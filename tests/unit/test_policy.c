@@ -30,10 +30,10 @@ static void nothing_said(void **state)
     struct failure f;
     _cleanup_policy_ struct policy p;
     assert_int_equal(parse("{}", &p, &f), 0);
-    assert_written(
-        &p, "{\"filesystem\":\"own\",\"network\":\"none\",\"limits\":{\"memory\":null,"
-            "\"pids\":null,\"cpu\":null,\"cpu_time\":null,\"file_size\":null,\"open_files\":null,"
-            "\"wall_time\":null},\"user\":\"service\",\"require\":[]}");
+    assert_written(&p, "{\"filesystem\":\"own\",\"network\":\"none\",\"limits\":{\"memory\":null,"
+                       "\"pids\":null,\"cpu\":null,\"cpu_time\":null,\"disk\":null,\"files\":null,"
+                       "\"file_size\":null,\"open_files\":null,"
+                       "\"wall_time\":null},\"user\":\"service\",\"require\":[]}");
 }
 
 static void everything_said(void **state)
@@ -42,13 +42,15 @@ static void everything_said(void **state)
     static const char text[] =
         "{\"filesystem\":{\"read\":[\"/opt/a b\",\"/x\"]},\"network\":{\"allow\":[\"PyPI.org:443\","
         "\"*.example.com:*\",\"[2001:DB8::1]:80\",\"192.0.2.1:8080\"]},\"limits\":{\"memory\":"
-        "\"2G\",\"pids\":100,\"cpu\":1.5,\"cpu_time\":60,\"file_size\":4096,\"open_files\":64,"
+        "\"2G\",\"pids\":100,\"cpu\":1.5,\"cpu_time\":60,\"disk\":1048576,\"files\":16,\"file_"
+        "size\":4096,\"open_files\":64,"
         "\"wall_time\":0.5},"
         "\"user\":\"service\",\"require\":[\"full\",\"landlock\"]}";
     static const char written[] =
         "{\"filesystem\":{\"read\":[\"/opt/a b\",\"/x\"]},\"network\":{\"allow\":[\"pypi.org:443\","
         "\"*.example.com:*\",\"[2001:db8::1]:80\",\"192.0.2.1:8080\"]},\"limits\":{\"memory\":"
-        "2147483648,\"pids\":100,\"cpu\":1.5,\"cpu_time\":60,\"file_size\":4096,\"open_files\":64,"
+        "2147483648,\"pids\":100,\"cpu\":1.5,\"cpu_time\":60,\"disk\":1048576,\"files\":16,\"file_"
+        "size\":4096,\"open_files\":64,"
         "\"wall_time\":"
         "0.5},\"user\":\"service\",\"require\":[\"full\",\"landlock\"]}";
     _cleanup_policy_ struct policy p, again;
@@ -130,6 +132,8 @@ static void errors_name_the_field(void **state)
         {"{\"limits\":{\"cpu\":0}}", "limits.cpu: "},
         {"{\"limits\":{\"cpu\":1e9}}", "limits.cpu: "},
         {"{\"limits\":{\"cpu_time\":0}}", "limits.cpu_time: "},
+        {"{\"limits\":{\"disk\":4096}}", "limits.disk: "},
+        {"{\"limits\":{\"files\":1}}", "limits.files: "},
         {"{\"limits\":{\"cpu_time\":1.5}}", "limits.cpu_time: "},
         {"{\"limits\":{\"file_size\":-1}}", "limits.file_size: "},
         {"{\"limits\":{\"open_files\":3}}", "limits.open_files: "},

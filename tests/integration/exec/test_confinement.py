@@ -199,6 +199,7 @@ REFUSED = {
     "mknod": ("libc.mknod(b'device', 0o20666, 0x103)", errno.EACCES),
     "settimeofday": ("libc.syscall(164, 0, 0)", errno.EPERM),
     "setuid": ("libc.setuid(12345)", errno.EPERM),
+    "file_setattr": ("libc.syscall(469, -100, 0, 0, 0, 0)", errno.ENOSYS),
 }
 
 
@@ -225,7 +226,7 @@ REFUSED_32 = {
     "settimeofday": ((79, 0, 0), errno.EPERM), "clock_settime64": ((404, 0, 0), errno.EPERM),
     "vm86": ((166, 0, 0), errno.EPERM), "vsock": ((359, 40, 1, 0), errno.EACCES),
     "packet": ((359, 17, 3, 0), errno.EACCES), "packet, multiplexed": ((102, 1, "POINTER"), errno.EACCES),
-    "setuid": ((213, 12345), errno.EPERM),
+    "setuid": ((213, 12345), errno.EPERM), "file_setattr": ((469, -100, 0, 0, 0), errno.ENOSYS),
 }
 
 CALL_32 = """
@@ -309,7 +310,7 @@ def test_policy_of_the_workspace(confined, run_berth, harness, listener):
     assert "Read-only file system" in result.stderr
     assert run(run_berth, "sleep", "60").returncode == 124
     told = measured(run_berth)
-    assert told["asked"]["limits"] == {"memory": None, "pids": None, "cpu": None, "cpu_time": 7, "wall_time": 2.5,
+    assert told["asked"]["limits"] == {"memory": None, "pids": None, "cpu": None, "cpu_time": 7, "disk": None, "files": None, "wall_time": 2.5,
                                        "file_size": 1 << 20, "open_files": 64}
     assert told["measured"]["network"] == "host"
     assert told["measured"]["facts"]["limits"] == {"open_files": 64, "file_size": 1 << 20, "cpu_time": 8}
@@ -357,6 +358,9 @@ def test_policy_is_for_new_workspaces(run_berth, service):
     ("net-namespace", {"require": ["full"]}, "require: full: this machine has no-userns"),
     ("cgroup", {"limits": {"memory": "1G"}}, "limits.memory: "),
     ("", {"limits": {"cpu": 1}}, "limits.cpu: "),
+    ("", {"limits": {"disk": "1G"}}, "limits.disk: needs project quotas on the file system of the service's directory"),
+    ("", {"limits": {"files": 1000}}, "limits.files: needs project quotas"),
+    ("seccomp", {"limits": {"disk": "1G"}}, "limits.disk: nothing here keeps commands from changing what a quota"),
 ])
 def test_what_cannot_be_had_is_refused(confined, run_berth, without, policy, says):
     confined(without, policy)

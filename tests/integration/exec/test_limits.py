@@ -3,6 +3,7 @@ machine of their own, in which all controllers are those of cgroup v2."""
 
 import errno
 import json
+import subprocess
 
 import pytest
 
@@ -60,6 +61,44 @@ print((time.process_time() - used) / (time.monotonic() - begun), open("/sys/fs/c
 """
 
 
+# Until it may not: how much of what it asked for was given, and the error.
+FILL = """
+import errno, os, sys
+def until_refused(step):
+    n = 0
+    try:
+        while True:
+            step(n)
+            n += 1
+    except OSError as error:
+        print(n, errno.errorcode[error.errno])
+    return n
+def write(n):
+    os.write(out, b"x" * (1 << 16))
+    os.fsync(out)
+out = os.open(sys.argv[1] + "/large", os.O_CREAT | os.O_WRONLY)
+until_refused(write)
+os.unlink(sys.argv[1] + "/large")
+os.close(out)
+n = until_refused(lambda n: os.close(os.open(f"{sys.argv[1]}/{n}", os.O_CREAT | os.O_WRONLY)))
+for i in range(n):
+    os.unlink(f"{sys.argv[1]}/{i}")
+"""
+
+# To leave the project whose quota it is, or to have what is made outside of it.
+LEAVE = """
+import errno, fcntl, os
+def attempt(request, size):
+    fd = os.open(".", os.O_RDONLY)
+    try:
+        fcntl.ioctl(fd, request, bytes(size))
+        return "done"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+print(attempt(0x401c5820, 28), attempt(0x40086602, 8), attempt(0x40046602, 4))
+"""
+
+
 def steps(word, policy):
     def run(*command, options=(), workspace=WORKSPACE):
         return ["exec", "-w", workspace, "--json", *options, "--", *command]
@@ -68,6 +107,16 @@ def steps(word, policy):
     return {
         "create": ["create", WORKSPACE],
         "create one that sees all": ["create", "host", "--policy", policy],
+        "create one with little room": ["create", "small", "--policy", f"{policy}.small"],
+        "fill the workspace": run("/usr/bin/python3", "-c", FILL, ".", workspace="small"),
+        "fill its /tmp": run("/usr/bin/python3", "-c", FILL, "/tmp", workspace="small"),
+        "leave": run("/usr/bin/python3", "-c", LEAVE, workspace="small"),
+        "room": ["policy", "--json", "small"],
+        "fill another": run("sh", "-c", "head -c 16M /dev/zero > f; sync f; rm f; echo end"),
+        "more room": ["policy", "--set", f"{policy}.larger", "small"],
+        "fill it": run("/usr/bin/python3", "-c", FILL, ".", workspace="small"),
+        "no limits": ["policy", "--set", f"{policy}.none", "small"],
+        "fill it for good": run("sh", "-c", "head -c 16M /dev/zero > f; sync f; rm f; echo end", workspace="small"),
         "create one with a quarter": ["create", "quarter", "--policy", f"{policy}.quarter"],
         "a quarter of a processor": run("/usr/bin/python3", "-c", SPIN, workspace="quarter"),
         "a child needs too much": run("sh", "-c", f"sleep {word} & setsid sleep {word} & {EAT}; echo survived",
@@ -91,9 +140,20 @@ def answers(binaries, tmp_path_factory):
     job = {"berthd": str(binaries["berthd"]), "berth": str(binaries["berth"]), "word": unique_sleep()}
     policy = tmp_path_factory.mktemp("policy") / "host.json"
     policy.write_text('{"filesystem": "host"}')
+    for name, limits in (("small", {"disk": "4M", "files": 100}), ("larger", {"disk": "8M", "files": 200}),
+                         ("none", {"disk": None, "files": None})):
+        (policy.parent / f"host.json.{name}").write_text(json.dumps({"limits": limits}))
     (policy.parent / "host.json.quarter").write_text('{"filesystem": "host", "limits": {"cpu": 0.25}}')
     job["steps"] = steps(job["word"], str(policy))
-    found = run_in_machine(tmp_path_factory.mktemp("machine"), REPOSITORY / "tests/lib/machine_commands.py", job)
+    disk = tmp_path_factory.mktemp("disk") / "image"
+    with open(disk, "wb") as image:
+        image.truncate(64 << 20)
+    subprocess.run(["/sbin/mkfs.ext4", "-q", "-O", "quota,project", "-E", "quotatype=prjquota", disk], check=True,
+                   timeout=60)
+    job["disk"] = True
+    found = run_in_machine(tmp_path_factory.mktemp("machine"), REPOSITORY / "tests/lib/machine_commands.py", job,
+                           disk=disk)
+    disk.unlink()
     assert list(found) == list(job["steps"]) and found["create"]["status"] == 0, found
     return found
 
@@ -136,6 +196,25 @@ def test_what_is_not_out_of_memory(answers, how, printed):
 def test_enough_memory(answers):
     verdict = verdict_of(answers["enough"])
     assert (verdict["verdict"], verdict["code"], verdict["stdout"]) == ("exited", 0, "1\n"), verdict
+
+
+@in_machine
+@pytest.mark.parametrize("what,chunks,files", [("the workspace", 64, 100), ("its /tmp", 64, 100), ("it", 128, 200)])
+def test_as_much_of_the_disk_as_allowed(answers, what, chunks, files):
+    """By size and by number; /tmp and home are of the workspace, and so is what the service keeps beside it."""
+    size, number = (line.split() for line in verdict_of(answers[f"fill {what}"])["stdout"].splitlines())
+    assert (size[1], number[1]) == ("EDQUOT", "EDQUOT")
+    assert chunks - 8 <= int(size[0]) <= chunks and files - 20 <= int(number[0]) < files
+
+
+@in_machine
+def test_room_on_the_disk(answers):
+    """It is of that workspace alone, measured, changed live, and not left."""
+    limits = json.loads(answers["room"]["stdout"])["measured"]["facts"]["limits"]
+    assert (limits["disk"], limits["files"]) == (4 << 20, 100) and 0 < limits["files_used"] < 20, limits
+    assert verdict_of(answers["leave"])["stdout"] == "EPERM EPERM EPERM\n"
+    for name in ("fill another", "fill it for good"):
+        assert verdict_of(answers[name])["stdout"] == "end\n", answers[name]
 
 
 @in_machine
