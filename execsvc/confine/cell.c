@@ -187,7 +187,8 @@ static int plan_cell(const struct confinement *c, const struct cell_options *o, 
 {
     static const struct policy plain = POLICY_DEFAULT;
     const struct policy *p = o->policy ? o->policy : &plain;
-    *ret = (struct plan){.policy = p, .home = o->home};
+    bool homeless = !o->home || strcmp(o->home, "/") == 0;
+    *ret = (struct plan){.policy = p, .home = homeless ? ROOT_HOME : o->home};
     bool own_files = p->filesystem == POLICY_FILESYSTEM_OWN;
     ret->sandboxed = holds(c, MECHANISM_PID_NAMESPACE);
     ret->own_root = ret->sandboxed && own_files && holds(c, MECHANISM_MOUNT_NAMESPACE);
@@ -623,6 +624,11 @@ int cell_terminals(const struct cell *cell)
 uint16_t cell_proxy_port(const struct cell *cell)
 {
     return cell->has_egress ? cell->proxy_port : 0;
+}
+
+const char *cell_home(const struct cell *cell)
+{
+    return cell->home;
 }
 
 const char *cell_private(const struct cell *cell)

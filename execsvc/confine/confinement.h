@@ -108,8 +108,10 @@ void confinement_sweep(struct confinement *c);
 struct cell_options {
     int root;                    /* the workspace's tree */
     const struct policy *policy; /* NULL: all that holds here is used, and nothing else is asked */
-    const char *home;            /* NULL: no home directory */
-    const char *name;            /* of the workspace, for people; NULL: it has none */
+    /* The user's home directory. NULL or "/": there is none, and who has a root of its own has it
+     * at ROOT_HOME. */
+    const char *home;
+    const char *name; /* of the workspace, for people; NULL: it has none */
     /* The workspace's own directory, where "private" is made: what commands see at /tmp and as
      * their home. -1: they are in memory, and gone with the cell. */
     int directory;
@@ -164,6 +166,9 @@ const struct policy *cell_policy(const struct cell *cell);
 
 /* See sandbox_terminals. */
 int cell_terminals(const struct cell *cell);
+
+/* Its commands' home directory, where they have a root of their own; else NULL. */
+const char *cell_home(const struct cell *cell);
 
 /* Where its commands' home and temporary files are, when the paths that they know lead elsewhere
  * (there is no root of their own); NULL: they are where they ought to be. */

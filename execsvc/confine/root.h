@@ -14,6 +14,9 @@
 /* Where a workspace is besides. */
 #define ROOT_WORKSPACE "/workspace"
 
+/* The home directory of a user who has none, as in a container with any number for its user. */
+#define ROOT_HOME "/home/berth"
+
 /* A file that is there for everybody, and that no rule of Landlock's lets anybody open. */
 #define ROOT_FORBIDDEN "/.berth"
 

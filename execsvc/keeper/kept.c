@@ -495,6 +495,7 @@ static int kept_run_in(struct kept *c, const struct wire_exec *exec, struct plac
     if (r < 0)
         return r;
     const struct request_place seen = {.private = cell_private(place->cell),
+                                       .home = cell_home(place->cell),
                                        .proxy_port = cell_proxy_port(place->cell),
                                        .path = place->chosen ? place->path : NULL};
     r = request_parse(&k->user, &seen, exec, &request, refusal);

@@ -137,7 +137,9 @@ static int make_environment(const struct request_user *user, const struct reques
     }
     const struct environment_base base = {
         .user = user->name,
-        .home = place->private ? home : user->home,
+        .home = place->private ? home
+                : place->home  ? place->home
+                               : user->home,
         .tmp = place->private ? tmp : NULL,
         .working = place->path && shell_directory(place->path, directory, working) ? working : NULL,
         .proxy_port = place->proxy_port,

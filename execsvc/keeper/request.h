@@ -18,6 +18,7 @@ void request_user_release(struct request_user *user);
 /* What of where they run shows in their environment (see cell_private, cell_proxy_port, view.h). */
 struct request_place {
     const char *private; /* NULL: what there is in it is where it ought to be */
+    const char *home;    /* NULL: the user's */
     uint16_t proxy_port;
     const char *path; /* of the workspace, when its caller has chosen it; else NULL */
 };

@@ -193,10 +193,11 @@ def test_what_holds(machine, run_berth):
     assert (int(facts["capabilities"], 16), facts["no_new_privs"], facts["seccomp"]) == (0, True, True)
     assert facts["forbidden_errno"] == errno.EACCES
     assert ("user-namespace" in told["missing"]) == (machine.level != "full")
-    # Its own files and a private /tmp are there; what it makes is the user's.
-    script = 'touch made "${TMPDIR:-/tmp}/made" && stat -c %u made && id -u'
+    # Its own files, a private /tmp and a home are there, for who has none elsewhere too; what it makes is the user's.
+    script = 'touch made "$HOME/made" "${TMPDIR:-/tmp}/made" && stat -c %u made && id -u'
     assert machine.run("sh", "-c", script).stdout == f"{machine.user}\n{machine.user}\n"
     assert (machine.root / "workspaces" / WORKSPACE / "private/tmp/made").stat().st_uid == machine.user
+    assert (machine.root / "workspaces" / WORKSPACE / "private/home/made").exists()
     level = json.loads(run_berth("status", "--json", check=True).stdout)["service"]["level"]
     assert level == machine.level
 

@@ -8,6 +8,7 @@ import pytest
 
 from lib.exec_client import WORKSPACE
 from lib.harness import HarnessError, wait_until
+from lib.processes import name_of, state_of
 
 pytestmark = pytest.mark.sandbox
 
@@ -173,8 +174,7 @@ def test_cells_of_earlier_policies_end(changeable, run_berth):
 
     def inits():
         children = open(f"/proc/{pid().pid}/task/{pid().pid}/children", encoding="ascii").read().split()
-        return [int(one) for one in children
-                if open(f"/proc/{one}/comm", encoding="ascii").read() == "berth-init\n"]
+        return [int(one) for one in children if name_of(int(one)) == "berth-init" and state_of(int(one)) != "Z"]
     first, = inits()
     change(run_berth, {"filesystem": "host"})
     assert len(inits()) == 2
