@@ -241,12 +241,13 @@ int syscalls_filter_new(unsigned flags, struct sock_fprog *ret, struct failure *
         r = refuse_others(ctx);
     if (r == 0 && (flags & SYSCALLS_NO_IPC))
         r = refuse(ctx, ipc, ARRAY_SIZE(ipc), ENOSYS);
-    if (r == 0)
-        r = refuse_sockets(ctx, flags);
+    /* Before what says less of the same: libseccomp loses memory the other way round. */
     if (r == 0)
         r = refuse_multiplexed(ctx, flags);
     if (r == 0 && (flags & SYSCALLS_NO_PROJECTS))
         r = refuse_projects(ctx);
+    if (r == 0)
+        r = refuse_sockets(ctx, flags);
     if (r == 0)
         r = export(ctx, ret);
     seccomp_release(ctx);
