@@ -101,7 +101,7 @@ static bool is_own_place(const char *home, const char *path, size_t len)
 static int step_down(struct way *way, const char *name, const char *path, size_t len,
                      bool *ret_made)
 {
-    uint64_t mount;
+    uint64_t mount = 0;
     *ret_made = mkdirat(way->at, name, 0755) == 0;
     if (!*ret_made && errno != EEXIST)
         return -errno;
