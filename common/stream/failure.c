@@ -138,10 +138,11 @@ static int failure_unauthorized(struct stream *s, const char *reason, struct fai
 {
     const char *separator = *reason ? ": " : "";
     if (s->has_token)
-        return failure_set(f, -EACCES,
-                           "%s: the service does not accept the token%s%s. Check that the token "
-                           "file is the one of this service",
-                           s->url, separator, reason);
+        return failure_set(f, -EACCES, "%s: the service does not accept the token%s%s%s", s->url,
+                           separator, reason,
+                           strstr(reason, "expired") ? ""
+                                                     : ". Check that the token file is the one of "
+                                                       "this service");
     return failure_set(
         f, -EACCES,
         "%s: the service requires a token and none was given%s%s. Name its file with "
@@ -173,8 +174,7 @@ int stream_failure_status(struct stream *s, unsigned status, const char *reason,
             s->url, separator, reason);
     case 429:
     case 503:
-        return failure_set(f, -EBUSY,
-                           "%s: the service takes no more connections now%s%s. Try again later",
+        return failure_set(f, -EBUSY, "%s: the service takes no more connections now%s%s. Try again later",
                            s->url, separator, reason);
     case 502:
     case 504:

@@ -193,6 +193,11 @@ static int failure_refused(struct stream *s, struct failure *f)
 
 static int failure_local_certificate(struct stream *s, struct failure *f)
 {
+    if (!s->has_client_key)
+        return failure_set(f, -EINVAL,
+                           "%s: the client certificate cannot be used: its file has no key, and "
+                           "none was given. Name the key's file with --key-file",
+                           s->url);
     return failure_set(f, -EINVAL,
                        "%s: the client certificate or its key cannot be used (PEM expected, the "
                        "key unencrypted and of this certificate). Check --cert-file and --key-file",

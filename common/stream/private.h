@@ -30,6 +30,7 @@ struct stream {
     struct stream_url parts; /* points into url */
     bool has_token;
     bool has_client_cert;
+    bool has_client_key;
     bool has_ca;
     bool abandoned;
     uint64_t deadline_ns; /* of the set-up */

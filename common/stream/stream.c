@@ -174,6 +174,7 @@ int stream_open(const struct stream_options *o, struct stream **ret, struct fail
     s->has_token = o->token;
     s->has_ca = o->ca_file;
     s->has_client_cert = o->cert_file;
+    s->has_client_key = o->key_file;
     s->timeout_ms = o->connect_timeout_ms       ? o->connect_timeout_ms
                     : parts.kind == STREAM_EXEC ? EXEC_TIMEOUT_MS
                                                 : CONNECT_TIMEOUT_MS;

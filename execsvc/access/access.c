@@ -13,6 +13,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 
+/* For clients: an operator is likely at it. */
+#define BROKEN_RETRY_S 5
+
 struct access {
     char *file; /* NULL: none */
     int (*open)(void *context);
@@ -132,6 +135,15 @@ __attribute__((format(printf, 3, 4))) static void refuse(struct access_decision 
     va_end(args);
 }
 
+/* Whose line it is nobody can tell now. */
+static void refuse_all(struct access_decision *d)
+{
+    refuse(d, 503,
+           "it cannot read who may enter: its access file is missing or wrong. Its log and `berth "
+           "status` say what is");
+    d->retry_s = BROKEN_RETRY_S;
+}
+
 /* Takes grant. */
 static void let_in(struct access_decision *d, struct grant *grant)
 {
@@ -156,8 +168,11 @@ static void decide_local(const struct access *a, const struct access_caller *cal
             return;
         }
     }
-    refuse(d, 403, "user %u may not use the service of user %u", (unsigned)caller->uid,
-           (unsigned)geteuid());
+    if (a->broken)
+        refuse_all(d);
+    else
+        refuse(d, 403, "user %u may not use the service of user %u", (unsigned)caller->uid,
+               (unsigned)geteuid());
 }
 
 static bool has_name(const struct access_caller *caller, const char *name)
@@ -188,7 +203,7 @@ static struct grant *find_token(const struct access *a,
                                 const uint8_t digest[GRANT_TOKEN_DIGEST_SIZE])
 {
     struct grant *found = NULL;
-    for (size_t i = 0; !a->broken && i < a->grants.count; i++) {
+    for (size_t i = 0; i < a->grants.count; i++) {
         struct grant *g = a->grants.list[i];
         if (g->has_token && CRYPTO_memcmp(digest, g->token, sizeof g->token) == 0)
             found = g;
@@ -201,6 +216,10 @@ static void decide_token(struct access *a, const struct access_caller *caller, s
 {
     uint8_t digest[GRANT_TOKEN_DIGEST_SIZE];
     uint64_t now = clock_monotonic_ns(), part;
+    if (a->broken) {
+        refuse_all(d);
+        return;
+    }
     d->retry_s = failures_wait(a->failures, caller->address, now);
     if (d->retry_s > 0) {
         refuse(d, 429, "too many wrong tokens have come from this address");
@@ -216,7 +235,7 @@ static void decide_token(struct access *a, const struct access_caller *caller, s
         failures_note(a->failures, caller->address, part, now);
         refuse(d, 401, "the bearer token is not one of this service");
     } else if (grant_is_over(g, time(NULL))) {
-        refuse(d, 401, "the bearer token has expired");
+        refuse(d, 401, "the bearer token has expired; ask for a new one");
     } else if (g->certificate && !has_name(caller, g->certificate)) {
         refuse(d, 403, "the bearer token goes with another client certificate");
     } else {
@@ -240,7 +259,15 @@ static void decide_certificate(const struct access *a, const struct access_calle
             return;
         }
     }
-    refuse(d, 401, "a bearer token is needed");
+    char name[96];
+    const char *first = caller->names && caller->names[0] ? caller->names[0] : "";
+    if (a->broken)
+        refuse_all(d);
+    else
+        refuse(d, 403,
+               "no line of the access file is for the client certificate %s alone, and no token "
+               "was given",
+               log_escape(first, strlen(first), name, sizeof name));
 }
 
 void access_decide(struct access *a, const struct access_caller *caller,

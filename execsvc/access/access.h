@@ -1,6 +1,6 @@
 /* Who gets in, and with which grant. The access file is looked at again at each decision and
  * whenever it is asked for, so a change needs no restart. While it cannot be read, or is wrong,
- * nobody gets in by it. */
+ * nobody gets in by it; who might is told so (503), and no token counts as a wrong one. */
 #pragma once
 
 #include <jansson.h>
@@ -36,8 +36,8 @@ struct access_caller {
 
 struct access_decision {
     struct grant *grant; /* NULL: refused; else the caller's reference */
-    int status;          /* 401, 403 or 429 */
-    unsigned retry_s;    /* 429 */
+    int status;          /* 401, 403, 429 or 503 */
+    unsigned retry_s;    /* 429, 503 */
     char text[192];      /* why */
 };
 

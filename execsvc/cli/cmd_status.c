@@ -209,10 +209,16 @@ static void print_little(json_t *service)
         (void)printf("; until %s", when);
     }
     (void)putchar('\n');
+    if (json_object_get(service, "level")) {
+        (void)printf("  commands can be confined at the level ");
+        print_text(json_string_value(json_object_get(service, "level")));
+        (void)printf(", berth-policy(5)\n");
+    }
     json_object_foreach(json_object_get(service, "confinement"), name, means)
     {
-        (void)printf("  commands are confined by %s",
-                     json_is_true(json_object_get(means, "holds")) ? "" : "no ");
+        if (json_is_true(json_object_get(means, "holds")))
+            continue;
+        (void)printf("  missing is ");
         print_text(name);
         (void)printf(": ");
         print_text(json_string_value(json_object_get(means, "text")));
@@ -266,6 +272,17 @@ static void print_bounds(json_t *bounds)
     }
 }
 
+/* Nothing where all is well. */
+static void print_access(json_t *access)
+{
+    const char *error = json_string_value(json_object_get(access, "error"));
+    if (!error)
+        return;
+    (void)printf("  NOBODY IS LET IN but the service's own user: ");
+    print_text(error);
+    (void)putchar('\n');
+}
+
 static void print_service(json_t *service)
 {
     (void)printf("  berthd ");
@@ -290,6 +307,7 @@ static void print_service(json_t *service)
                  " connection%s, %" PRId64 " open file%s\n",
                  workspaces, plural(workspaces), commands, plural(commands), connections,
                  plural(connections), files, plural(files));
+    print_access(json_object_get(service, "access"));
     const char *level = json_string_value(json_object_get(service, "level"));
     if (level) {
         (void)printf("  commands can be confined at the level ");

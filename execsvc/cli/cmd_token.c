@@ -1,4 +1,5 @@
 #include <ctype.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <pwd.h>
 #include <stdio.h>
@@ -11,34 +12,40 @@
 #include "cli/text.h"
 
 const char token_usage[] =
-    "usage: berth token create -w PATTERN… --verb VERB[,VERB…] [OPTION…]\n"
+    "usage: berth token create -w PATTERN… --verb VERB[,VERB…] [--output FILE] [OPTION…]\n"
     "       berth token list [--json]\n"
     "       berth token revoke ID…\n"
-    "Says who may do what at a service of this machine, in its access file. create prints a new\n"
-    "token, once: the file keeps its hash. The service notices changes within a second; whoever\n"
+    "Says who may do what at a service of this machine, in its access file. create makes a new\n"
+    "token, and prints it once: the file keeps its hash. The service notices changes within a "
+    "second; whoever\n"
     "is connected by a line that has gone is cut off.\n"
     "\n"
     "      --access-file FILE  the file; without it, service.access_file of the configuration\n"
     "  -w, --workspace PATTERN thread IDs it is good for; * stands for anything; may be repeated\n"
     "      --verb VERBS        read, write, exec, admin, with commas between. exec runs commands,\n"
     "                          which read and write; admin makes and removes workspaces\n"
+    "      --output FILE       writes the token there, to a new file of mode 0600, as "
+    "--token-file\n"
+    "                          wants it, and does not print it\n"
     "      --expires WHEN      90d (default), 12h, 30m, 45s, or never\n"
     "      --id ID             its name, in logs and for revoke (default: random)\n"
     "      --note TEXT         for people\n"
-    "      --user USER         no token: this user of the machine, at a unix socket\n"
+    "      --user USER         no token: this user of the machine, at a unix socket that the\n"
+    "                          user may connect to (berthd --socket-mode)\n"
     "      --certificate NAME  no token: who has a client certificate with this name,\n"
     "                          subject:…, DNS:…, email:… or URI:…\n"
     "      --with-token        with --certificate: both are needed\n"
     "      --json              list: an array of objects\n"
     "\n"
     "Examples\n"
-    "  berth token create -w '*' --verb read,write,exec,admin --id laptop > token\n"
+    "  berth token create -w '*' --verb read,write,exec,admin --id laptop --output token\n"
     "  berth token create -w 'chat-*' --verb read --expires 12h\n"
     "  berth token revoke laptop\n";
 
 enum {
     OPTION_FILE = 256,
     OPTION_VERB,
+    OPTION_OUTPUT,
     OPTION_EXPIRES,
     OPTION_ID,
     OPTION_NOTE,
@@ -52,6 +59,7 @@ static const struct option options[] = {
     {"access-file", required_argument, NULL, OPTION_FILE},
     {"workspace", required_argument, NULL, 'w'},
     {"verb", required_argument, NULL, OPTION_VERB},
+    {"output", required_argument, NULL, OPTION_OUTPUT},
     {"expires", required_argument, NULL, OPTION_EXPIRES},
     {"id", required_argument, NULL, OPTION_ID},
     {"note", required_argument, NULL, OPTION_NOTE},
@@ -71,7 +79,7 @@ static const struct option options[] = {
 #define TOKEN_PREFIX "berth_"
 
 struct wish {
-    const char *file, *expires, *id, *note, *user, *certificate;
+    const char *file, *output, *expires, *id, *note, *user, *certificate;
     const char *patterns[GRANT_PATTERNS_MAX];
     size_t pattern_count;
     unsigned verbs;
@@ -98,6 +106,7 @@ static int take_option(const struct cli *cli, struct wish *w, int option)
         w->json = true;
     } else {
         const char **text = option == OPTION_FILE      ? &w->file
+                            : option == OPTION_OUTPUT  ? &w->output
                             : option == OPTION_EXPIRES ? &w->expires
                             : option == OPTION_ID      ? &w->id
                             : option == OPTION_NOTE    ? &w->note
@@ -126,7 +135,7 @@ static char *find_file(const struct cli *cli, const struct wish *w)
 
 /* --- create ---------------------------------------------------------------------------- */
 
-/* 0: never; -1: it makes no sense. */
+/* 0: never; -1: it makes no sense; -2: it is too long. */
 static time_t expiry_of(const char *text)
 {
     static const struct {
@@ -138,9 +147,13 @@ static time_t expiry_of(const char *text)
         return 0;
     errno = 0;
     long long n = isdigit((unsigned char)*text) ? strtoll(text, &end, 10) : 0;
-    for (size_t i = 0; n > 0 && errno == 0 && i < ARRAY_SIZE(units); i++)
-        if (*end == units[i].letter && end[1] == '\0' && n <= EXPIRES_MAX_S / units[i].seconds)
-            return time(NULL) + (time_t)(n * units[i].seconds);
+    for (size_t i = 0; n > 0 && i < ARRAY_SIZE(units); i++) {
+        if (*end != units[i].letter || end[1] != '\0')
+            continue;
+        return errno == 0 && n <= EXPIRES_MAX_S / units[i].seconds
+                   ? time(NULL) + (time_t)(n * units[i].seconds)
+                   : -2;
+    }
     return -1;
 }
 
@@ -201,16 +214,23 @@ static int check(const struct cli *cli, const struct wish *w, struct grant *g)
         return cli_usage_error(cli, "for which workspaces? Name them with -w; '*' is all");
     if (!w->verbs)
         return cli_usage_error(cli, "for what? Name it with --verb: read, write, exec, admin");
+    if (g->expires == -2)
+        return cli_usage_error(cli, "--expires %s: too long; 36500d is the most, or never",
+                               expires);
     if (g->expires < 0)
         return cli_usage_error(cli,
                                "--expires %s: expected a time such as 30d, 12h, 30m or 45s, "
                                "or never",
                                expires);
-    if (w->id && !grant_id_is_valid(w->id))
-        return cli_usage_error(cli, "--id %s: 1 to %d letters, digits, or . _ @ -", w->id,
-                               GRANT_ID_MAX);
+    if (w->id && (!grant_id_is_valid(w->id) || w->id[0] == '-'))
+        return cli_usage_error(cli,
+                               "--id %s: 1 to %d letters, digits, or . _ @ -, which is not the "
+                               "first",
+                               w->id, GRANT_ID_MAX);
     if (w->user && (w->certificate || w->with_token))
         return cli_usage_error(cli, "--user goes with no token or certificate");
+    if (w->output && (w->user || (w->certificate && !w->with_token)))
+        return cli_usage_error(cli, "--output is for a token, and none is made");
     if (w->user && user_of(w->user, &g->user) < 0)
         return cli_usage_error(cli, "--user %s: there is no such user", w->user);
     return CLI_OK;
@@ -255,12 +275,44 @@ static int proof_read(const struct grant *g, struct failure *f)
     return r;
 }
 
+/* Nobody else may read it, not for a moment, and nothing is written over. */
+static int open_output(const char *file, struct failure *f)
+{
+    int fd = open(file, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    return fd < 0 ? failure_set(f, -errno, "--output %s: %s", file, strerror(errno)) : fd;
+}
+
+static int write_output(int fd, const char *file, const struct new_token *token, struct failure *f)
+{
+    size_t len = strlen(token->text);
+    bool good = fchmod(fd, 0600) == 0 && write(fd, token->text, len) == (ssize_t)len &&
+                write(fd, "\n", 1) == 1 && fsync(fd) == 0;
+    return good ? 0 : failure_set(f, -EIO, "--output %s: %s", file, strerror(errno ? errno : EIO));
+}
+
+/* What it says about the new line, and what is to be done. */
+static void tell(const struct wish *w, const struct grant *g, const char *file)
+{
+    char when[64] = "never";
+    struct tm tm;
+    if (g->expires)
+        (void)strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&g->expires, &tm));
+    (void)fprintf(stderr, "%s is in %s; it expires: %s", g->id, file, when);
+    if (w->output)
+        (void)fprintf(stderr, ". Its token is in %s", w->output);
+    else if (g->has_token)
+        (void)fprintf(stderr, ". Its token is shown this once");
+    if (g->has_user)
+        (void)fprintf(stderr, ". The user must be able to reach the socket: berthd --socket-mode");
+    (void)fputc('\n', stderr);
+}
+
 static int create(const struct cli *cli, const struct wish *w, const char *file)
 {
     _cleanup_grant_ struct grant *g = calloc(1, sizeof *g);
     struct new_token token = {0};
     struct failure f;
-    char when[64] = "never";
+    _cleanup_close_ int output = -1;
     if (!g) {
         cli_error(cli, "out of memory");
         return CLI_FAILED;
@@ -274,19 +326,22 @@ static int create(const struct cli *cli, const struct wish *w, const char *file)
         (void)failure_set(&f, r, "%s", strerror(-r));
     if (r == 0)
         r = proof_read(g, &f);
-    if (r == 0)
+    if (r == 0 && w->output)
+        r = output = open_output(w->output, &f);
+    if (r >= 0 && w->output)
+        r = write_output(output, w->output, &token, &f);
+    if (r >= 0)
         r = grants_add(file, g, &f);
     if (r < 0) {
+        if (output >= 0)
+            (void)unlink(w->output);
+        explicit_bzero(&token, sizeof token);
         cli_error(cli, "%s", f.text);
         return CLI_FAILED;
     }
-    struct tm tm;
-    if (g->expires)
-        (void)strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&g->expires, &tm));
-    if (g->has_token)
+    if (g->has_token && !w->output)
         (void)printf("%s\n", token.text);
-    (void)fprintf(stderr, "%s is in %s; it expires: %s%s\n", g->id, file, when,
-                  g->has_token ? ". Its token is shown this once" : "");
+    tell(w, g, file);
     explicit_bzero(&token, sizeof token);
     return cli_finish_output(cli, CLI_OK);
 }
@@ -324,13 +379,15 @@ static void print_text(const char *text)
         (void)fwrite(escaped.data, 1, escaped.len, stdout);
 }
 
+#define ROW "%-16s %-22s %-22s "
+
 static void print_one(const struct grant *g)
 {
     char verbs[64], when[32] = "never";
     struct tm tm;
     if (g->expires)
         (void)strftime(when, sizeof when, "%Y-%m-%d %H:%M UTC", gmtime_r(&g->expires, &tm));
-    (void)printf("%-16s %-22s %-22s ", g->id, grant_verbs_text(g->verbs, verbs, sizeof verbs),
+    (void)printf(ROW, g->id, grant_verbs_text(g->verbs, verbs, sizeof verbs),
                  grant_is_over(g, time(NULL)) ? "expired" : when);
     if (g->has_user)
         (void)printf("user %u  ", (unsigned)g->user);
@@ -363,6 +420,8 @@ static int list(const struct cli *cli, const struct wish *w, const char *file)
         cli_error(cli, "out of memory");
         return CLI_FAILED;
     }
+    if (!w->json && grants.count > 0)
+        (void)printf(ROW "FOR\n", "ID", "VERBS", "EXPIRES");
     for (size_t i = 0; !w->json && i < grants.count; i++)
         print_one(grants.list[i]);
     return cli_finish_output(cli, CLI_OK);
@@ -398,9 +457,10 @@ int cmd_token(struct cli *cli, int argc, char **argv)
             return status;
     }
     const char *what = optind < argc ? argv[optind++] : "";
-    bool creates = strcmp(what, "create") == 0, lists = strcmp(what, "list") == 0;
+    bool creates = strcmp(what, "create") == 0;
+    bool lists = strcmp(what, "list") == 0 || strcmp(what, "ls") == 0;
     if (!creates && !lists && strcmp(what, "revoke") != 0)
-        return cli_usage_error(cli, "expected create, list or revoke");
+        return cli_usage_error(cli, "expected create, list (or ls) or revoke");
     if (w.json && !lists)
         return cli_usage_error(cli, "--json is for list");
     if (w.creates && !creates)

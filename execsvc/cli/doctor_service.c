@@ -127,6 +127,9 @@ static const char *connect_advice(int error)
         return "name the authority that signed it with --ca-file; check the host name and clocks";
     case -EPROTO:
         return "is that the port of berthd, and is it https or http as the service listens?";
+    case -EBUSY:
+        return "its operator is told more: in the service's log, by `berth status` and doctor "
+               "there";
     case -ECHILD:
         return "run the command by hand: it must start `berthd --stdio` and print nothing else";
     default:
@@ -231,6 +234,16 @@ static void check_changes(struct doctor *d, json_t *changes)
         doctor_ok(d, "the service notices changes by %s", mode);
 }
 
+/* Landlock does, since its version 6. */
+static bool scopes_signals(json_t *confinement)
+{
+    json_t *landlock = json_object_get(confinement, "landlock");
+    const char *text = json_string_value(json_object_get(landlock, "text"));
+    int abi = 0;
+    return json_is_true(json_object_get(landlock, "holds")) && text &&
+           sscanf(text, "ABI %d", &abi) == 1 && abi >= 6;
+}
+
 /* How the service keeps commands apart, and finds what belongs to one. */
 static void check_confinement(struct doctor *d, json_t *confinement)
 {
@@ -249,9 +262,29 @@ static void check_confinement(struct doctor *d, json_t *confinement)
                     where);
     if (json_is_true(json_object_get(space, "holds")))
         doctor_ok(d, "commands have pid namespaces: %s", why);
+    else if (scopes_signals(confinement))
+        doctor_note(
+            d, "run the service as root, or where user namespaces are permitted",
+            "commands see the processes of others, whom Landlock keeps them from signalling: "
+            "no pid namespace: %s",
+            why);
     else
         doctor_warning(d, "run the service as root, or where user namespaces are permitted",
-                       "commands can signal those of other workspaces, and the service: %s", why);
+                       "commands can signal those of other workspaces, and the service: no pid "
+                       "namespace (%s), and no Landlock that keeps signals in (Linux 6.12)",
+                       why);
+}
+
+static void check_access(struct doctor *d, json_t *access)
+{
+    const char *file = json_string_value(json_object_get(access, "file"));
+    const char *error = json_string_value(json_object_get(access, "error"));
+    if (error)
+        doctor_problem(d, "correct the file: `berth token list` says the same until it is right",
+                       "nobody is let in anew but the service's own user: %s", error);
+    else if (file)
+        doctor_ok(d, "the access file %s has %lld grants", file,
+                  (long long)count_in(access, "grants"));
 }
 
 /* Names of mechanisms that are missing, and why, one warning for each. */
@@ -339,6 +372,7 @@ static void check_answers(struct doctor *d, struct client *client, bool local)
     const char *root = json_string_value(json_object_get(status, "root"));
     if (local && root)
         check_root(d, root);
+    check_access(d, json_object_get(status, "access"));
     check_changes(d, json_object_get(status, "changes"));
     check_confinement(d, json_object_get(status, "confinement"));
     check_level(d, status);

@@ -215,7 +215,7 @@ def test_a_grant_that_expires(harness):
     service = harness.start_service(http=True, access_file=harness.access_file(
         {"id": "short", "secret": "short", "expires": soon},
         {"id": "past", "secret": "past", "expires": "2020-01-01T00:00:00Z"}))
-    assert b"has expired" in refused(service.http_url, "past").body
+    assert b"has expired; ask for a new one" in refused(service.http_url, "past").body
     with connect(service.http_url, "short") as connection:
         goodbye = connection.receive()
         assert goodbye.name == "GOODBYE" and goodbye["error"] == errno.EACCES
@@ -226,15 +226,34 @@ def test_a_file_that_is_wrong_lets_nobody_in_anew(service, whole):
     text = service.access_file.read_bytes()
     service.access_file.write_bytes(text + b"rubbish\n")
     answer = refused(service.http_url, ALL)
-    assert answer.status == 401
+    assert answer.status == 503 and b'"retry":true' in answer.body and b"who may enter" in answer.body
+    assert b"retry-after: " in answer.head.lower()
     assert "line 8" in status_of(whole)["access"]["error"]
+    # What cannot be compared is no wrong token: none of these is held against the address.
+    assert {refused(service.http_url, f"token-{i}").status for i in range(25)} == {503}
     service.access_file.write_bytes(text)
     connect(service.http_url, ALL).close()
     service.access_file.chmod(0o644)
-    assert refused(service.http_url, ALL).status == 401
+    assert refused(service.http_url, ALL).status == 503
     service.access_file.chmod(0o600)
     connect(service.http_url, ALL).close()
     assert status_of(whole)["access"]["error"] is None
+
+
+def test_a_file_that_is_wrong_is_told_of(service, run_berth, harness):
+    text = service.access_file.read_bytes()
+    token = harness.new_path("token")
+    token.write_text(ALL + "\n")
+    token.chmod(0o600)
+    assert "NOBODY" not in run_berth("status", check=True).stdout
+    service.access_file.write_bytes(text + b'{"id":"x","tokn":"a"}\n')
+    client = run_berth("--url", service.http_url, "--token-file", token, "ls")
+    assert client.returncode == 1
+    assert "the service takes no more connections now: it cannot read who may enter" in client.stderr
+    told = run_berth("status", check=True).stdout
+    assert "NOBODY IS LET IN but the service's own user: " in told and "line 8: unknown key tokn" in told
+    doctor = run_berth("doctor")
+    assert doctor.returncode == 1 and "line 8: unknown key tokn" in doctor.stdout
 
 
 def test_wrong_tokens_are_limited(service, whole):
@@ -291,6 +310,16 @@ def test_certificates(harness, certificates):
         assert caught.value.status == status, (token, pair)
 
 
+def test_a_certificate_that_nobody_knows(harness, certificates, run_berth):
+    """It is not a token that is missing."""
+    service = harness.start_service(tls=True, client_ca=True, access_file=harness.access_file(
+        {"id": "other", "certificate": "subject:CN=somebody"}))
+    cert, key = certificates.pair("client")
+    result = run_berth("--url", service.tls_url, "--ca-file", certificates.ca, "--cert-file", cert, "--key-file", key, "ls")
+    assert result.returncode == 1
+    assert "no line of the access file is for the client certificate subject:CN=client alone" in result.stderr
+
+
 def test_a_certificate_without_an_access_file(harness, certificates):
     service = harness.start_service(tls=True, client_ca=True)
     context = ssl.create_default_context(cafile=certificates.ca)
@@ -342,7 +371,9 @@ def test_token_command(harness, run_berth):
     assert one["expired"] is False and abs(time.mktime(time.strptime(one["expires"], "%Y-%m-%dT%H:%M:%SZ"))
                                            - time.timezone - time.time() - 12 * 3600) < 100
     assert "expires" not in two and two["verbs"] == ["read", "admin"]
-    text = run_berth("token", "list", *file, check=True).stdout
+    text = run_berth("token", "ls", *file, check=True).stdout
+    assert text == run_berth("token", "list", *file, check=True).stdout
+    assert text.split("\n")[0].split() == ["ID", "VERBS", "EXPIRES", "FOR"]
     assert "one" in text and "read,exec" in text and "a-*, b" in text and "never" in text and token not in text
     service = harness.start_service(http=True, access_file=access)
     for right in (token, other):
@@ -352,6 +383,27 @@ def test_token_command(harness, run_berth):
     assert refused(service.http_url, token).status == 401
     result = run_berth("token", "revoke", *file, "one")
     assert result.returncode == 1 and "there is none with the id one" in result.stderr
+
+
+def test_token_in_a_file(harness, run_berth):
+    """As --token-file takes it, whatever the umask; what is there already is not touched."""
+    access, token = harness.new_path("access"), harness.new_path("token")
+    create = ("token", "create", "--access-file", access, "-w", "*", "--verb", "read", "--output", token)
+    before = os.umask(0)
+    try:
+        made = run_berth(*create, "--id", "one", check=True)
+    finally:
+        os.umask(before)
+    assert made.stdout == "" and str(token) in made.stderr
+    assert token.stat().st_mode & 0o777 == 0o600 and len(token.read_text()) == 6 + 43 + 1
+    service = harness.start_service(http=True, access_file=access)
+    assert run_berth("--url", service.http_url, "--token-file", token, "ls", check=True)
+    again = run_berth(*create, "--id", "two")
+    assert again.returncode == 1 and "File exists" in again.stderr
+    assert token.read_text() not in again.stdout and '"two"' not in access.read_text()
+    # The file is not left behind when there is no line for it.
+    token.unlink()
+    assert run_berth(*create, "--id", "one").returncode == 1 and not token.exists()
 
 
 def test_token_command_finds_the_file(harness, run_berth):
@@ -369,7 +421,11 @@ def test_token_command_finds_the_file(harness, run_berth):
 @pytest.mark.parametrize("words, says", [
     (["--verb", "read"], "-w"), (["-w", "*"], "--verb"), (["-w", "*", "--verb", "reed"], "read, write, exec"),
     (["-w", "*", "--verb", "read", "--expires", "soon"], "30d"),
+    (["-w", "*", "--verb", "read", "--expires", "99999999d"], "too long"),
+    (["-w", "*", "--verb", "read", "--expires", "99999999999999999999d"], "too long"),
     (["-w", "*", "--verb", "read", "--id", "a b"], "letters"),
+    (["-w", "*", "--verb", "read", "--id", "-a"], "not the first"),
+    (["-w", "*", "--verb", "read", "--user", "0", "--output", "token"], "none is made"),
     (["-w", "*", "--verb", "read", "--user", "nobody-of-that-name"], "no such user"),
     (["-w", "*", "--verb", "read", "--user", "0", "--with-token"], "goes with no"),
     (["-w", "*", "--verb", "read", "more"], "takes no arguments"),

@@ -326,6 +326,7 @@ def test_unusable_files_of_our_own(serve, probe, certificates, tmp_path):
     for pair in ((empty, key), (cert, other_key), (cert, empty), (cert, encrypted)):
         check(probe(url, "-a", certificates.ca, "-c", pair[0], "-k", pair[1]), "EINVAL", url,
               "cannot be used", "--cert-file and --key-file")
+    check(probe(url, "-a", certificates.ca, "-c", cert), "EINVAL", url, "its file has no key", "--key-file")
 
 
 # --- the wrong protocol ----------------------------------------------------------------------------
