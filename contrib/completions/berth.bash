@@ -11,8 +11,12 @@ _berth()
     while IFS=$'\t' read -r line _; do
         COMPREPLY+=("$(printf '%q' "$line")")
     done < <("${words[0]}" complete -- "${words[@]:1:cword}" 2>/dev/null)
-    if declare -F __ltrim_colon_completions >/dev/null; then
-        __ltrim_colon_completions "$cur"
-    fi
+    # What bash takes for a word begins behind these.
+    local before=${cur%"${cur##*[:=]}"}
+    [[ $before == *:* && $COMP_WORDBREAKS != *:* ]] && before=
+    [[ $before == *=* && $COMP_WORDBREAKS != *=* ]] && before=
+    COMPREPLY=("${COMPREPLY[@]#"$before"}")
+    [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace
+    return 0
 }
 complete -o default -F _berth berth

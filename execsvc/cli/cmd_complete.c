@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "access/grants_file.h"
 #include "base/buffer.h"
 #include "cli/cli.h"
 #include "cli/exec_find.h"
@@ -18,18 +19,20 @@
 struct completion {
     struct cli *cli;
     const char *word;
+    size_t done; /* bytes of the word before what is offered: of a list, up to its last comma */
 };
 
 static void offer(const struct completion *c, struct bytes value, struct bytes text)
 {
-    size_t len = strlen(c->word);
-    if (value.len < len || memcmp(value.data, c->word, len) != 0 || value.len == 0)
+    const char *word = c->word + c->done;
+    size_t len = strlen(word);
+    if (value.len < len || memcmp(value.data, word, len) != 0 || value.len == 0)
         return;
     /* What would end the line, or drive the terminal, is for people to type. */
     for (size_t i = 0; i < value.len; i++)
         if (value.data[i] < ' ' || value.data[i] == 0x7f)
             return;
-    (void)printf("%.*s", (int)value.len, (const char *)value.data);
+    (void)printf("%.*s%.*s", (int)c->done, c->word, (int)value.len, (const char *)value.data);
     if (text.len)
         (void)printf("\t%.*s", (int)text.len, (const char *)text.data);
     (void)putchar('\n');
@@ -49,8 +52,8 @@ static void offer_commands(const struct completion *c)
 
 /* --- options, as the help page has them ------------------------------------------------ */
 
-/* "  -w, --workspace ID    text" or "      --json   text". The option, and where its line goes on.
- */
+/* "  -w, --workspace ID    text", "      --json   text" or "  -o WORDS   text". The option, and
+ * where its line goes on. */
 static bool parse_option(const char *line, char *letter, struct bytes *ret_name,
                          const char **ret_rest)
 {
@@ -58,6 +61,11 @@ static bool parse_option(const char *line, char *letter, struct bytes *ret_name,
     if (strncmp(line, "  -", 3) == 0 && line[3] && line[4] == ',') {
         *letter = line[3];
         line += 6;
+    } else if (strncmp(line, "  -", 3) == 0 && line[3] != '-' && line[4] == ' ') {
+        *letter = line[3];
+        *ret_name = bytes_of(line + 2, 2);
+        *ret_rest = line + 4;
+        return true;
     } else if (strncmp(line, "      --", 8) == 0) {
         line += 6;
     } else if (strncmp(line, "  --", 4) == 0) {
@@ -113,7 +121,38 @@ static void each_option(const struct completion *c, const char *usage, option_fn
 static void offer_option(const struct completion *c, char letter, struct bytes name,
                          struct bytes text, bool value, void *context)
 {
-    offer(c, name, text);
+    if (name.len > 2)
+        offer(c, name, text);
+}
+
+/* On help pages lists of words that go behind an option stand like this: "       ro      text", and
+ * "       timeout=SECONDS text", of which the value is not offered. */
+#define WORD_INDENT 7
+
+static void offer_words(const struct completion *c, const char *usage)
+{
+    for (const char *line = usage; *line; line += strcspn(line, "\n"), line += *line == '\n') {
+        char word[64];
+        size_t indent = strspn(line, " ");
+        const char *at = line + indent;
+        size_t len = strcspn(at, " \n");
+        size_t name = strcspn(at, "= \n");
+        bool is_word = name < len || strncmp(at + len, "  ", 2) == 0;
+        if (indent != WORD_INDENT || !is_word || len >= sizeof word)
+            continue;
+        if (name < len && at[name + 1] >= 'A' && at[name + 1] <= 'Z')
+            len = name + 1;
+        (void)snprintf(word, sizeof word, "%.*s", (int)len, at);
+        at += strcspn(at, " \n");
+        at += strspn(at, " ");
+        offer(c, bytes_of_string(word), bytes_of(at, strcspn(at, "\n")));
+    }
+}
+
+static void offer_options(const struct completion *c, const char *usage)
+{
+    each_option(c, usage, offer_option, NULL);
+    offer_string(c, "--help", "explains it");
 }
 
 struct option_search {
@@ -233,9 +272,44 @@ static bool is_any(const char *name, const char *const *names)
     return false;
 }
 
-static void offer_value(const struct completion *c, const char *command,
+/* The same with the last word of a list. */
+static struct completion last_of_list(const struct completion *c)
+{
+    const char *comma = strrchr(c->word, ',');
+    struct completion last = *c;
+    last.done = comma ? (size_t)(comma + 1 - c->word) : 0;
+    return last;
+}
+
+static void offer_verbs(const struct completion *c)
+{
+    const struct completion last = last_of_list(c);
+    offer_string(&last, "read", "look at files");
+    offer_string(&last, "write", "change files");
+    offer_string(&last, "exec", "run commands");
+    offer_string(&last, "admin", "make and remove workspaces");
+}
+
+/* Of the access file; file: as it is named in the line, or NULL. */
+static void offer_grants(const struct completion *c, const char *file)
+{
+    const struct service_flags flags = {.config_file = c->cli->flags.config_file,
+                                        .access_file = file};
+    _cleanup_service_settings_ struct service_settings settings = {0};
+    _cleanup_grants_ struct grants grants = {0};
+    struct stat st;
+    struct failure f;
+    if (service_settings_load(&flags, &settings, &f) < 0 || !settings.access_file ||
+        grants_load(settings.access_file, &grants, &st, &f) < 0)
+        return;
+    for (size_t i = 0; i < grants.count; i++)
+        offer_string(c, grants.list[i]->id, grants.list[i]->note ? grants.list[i]->note : "");
+}
+
+static void offer_value(const struct completion *c, const struct cli_command *command,
                         const struct option_search *option)
 {
+    const char *name = command->name;
     if (bytes_equal(option->name, bytes_of_string("--workspace"))) {
         offer_workspaces(c);
     } else if (bytes_equal(option->name, bytes_of_string("--on-disconnect"))) {
@@ -243,16 +317,45 @@ static void offer_value(const struct completion *c, const char *command,
         offer_string(c, "kill", "it is ended after a while");
     } else if (bytes_equal(option->name, bytes_of_string("--signal"))) {
         offer_signals(c);
-    } else if (bytes_equal(option->name, bytes_of_string("--id")) && strcmp(command, "exec") == 0) {
+    } else if (bytes_equal(option->name, bytes_of_string("--id")) && strcmp(name, "exec") == 0) {
         offer_execs(c, false);
     } else if (bytes_equal(option->name, bytes_of_string("--profile"))) {
         offer_string(c, "ide", "what an IDE need not see");
+    } else if (bytes_equal(option->name, bytes_of_string("--verb"))) {
+        offer_verbs(c);
+    } else if (bytes_equal(option->name, bytes_of_string("-o")) && strcmp(name, "mount") == 0) {
+        const struct completion last = last_of_list(c);
+        offer_words(&last, command->usage);
     }
+}
+
+/* What stands behind create, list or revoke. */
+static void offer_token_word(const struct completion *c, char **words, int count)
+{
+    const char *file = NULL;
+    bool revokes = false;
+    for (int i = 0; i + 1 < count; i++) {
+        if (strcmp(words[i], "--access-file") == 0)
+            file = words[++i];
+        else if (strncmp(words[i], "--access-file=", 14) == 0)
+            file = words[i] + 14;
+        else if (strcmp(words[i], "revoke") == 0)
+            revokes = true;
+        else if (words[i][0] != '-')
+            return;
+    }
+    if (revokes) {
+        offer_grants(c, file);
+        return;
+    }
+    offer_string(c, "create", "let somebody in");
+    offer_string(c, "list", "show who may do what");
+    offer_string(c, "revoke", "let somebody in no more");
 }
 
 static void offer_word(const struct completion *c, const char *command)
 {
-    static const char *const of_workspaces[] = {"rm", "shell", "visibility", NULL};
+    static const char *const of_workspaces[] = {"rm", "shell", "visibility", "policy", NULL};
     static const char *const of_running[] = {"kill", "attach", NULL};
     static const char *const of_all[] = {"logs", "wait", NULL};
     if (is_any(command, of_workspaces)) {
@@ -268,10 +371,6 @@ static void offer_word(const struct completion *c, const char *command)
     } else if (strcmp(command, "connection") == 0) {
         offer_string(c, "ls", "show those there are");
         offer_string(c, "stop", "end those that are held");
-    } else if (strcmp(command, "token") == 0) {
-        offer_string(c, "create", "let somebody in");
-        offer_string(c, "list", "show who may do what");
-        offer_string(c, "revoke", "let somebody in no more");
     }
 }
 
@@ -291,9 +390,11 @@ static void complete_command(const struct completion *c, const struct cli_comman
             each_option(c, command->usage, match_option, &last);
     }
     if (last.takes_value)
-        offer_value(c, command->name, &last);
+        offer_value(c, command, &last);
     else if (c->word[0] == '-')
-        each_option(c, command->usage, offer_option, NULL);
+        offer_options(c, command->usage);
+    else if (strcmp(command->name, "token") == 0)
+        offer_token_word(c, words, count);
     else
         offer_word(c, command->name);
 }
@@ -309,7 +410,7 @@ int cmd_complete(struct cli *cli, int argc, char **argv)
         at += cli_take_word(cli, argv[at], at + 1 < argc - 1 ? argv[at + 1] : NULL);
     if (at >= argc - 1) {
         if (at == argc - 1 && c.word[0] == '-')
-            each_option(&c, help_options, offer_option, NULL);
+            offer_options(&c, help_options);
         else if (at == argc - 1)
             offer_commands(&c);
         return CLI_OK;

@@ -310,7 +310,9 @@ static int print_json(struct exec_run *run, const struct wire_exec_exit *verdict
         json_decref(object);
         object = NULL;
     }
-    _cleanup_free_ char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
+    /* As many digits as a double has, and not one of rounding more. */
+    _cleanup_free_ char *text =
+        object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
     json_decref(object);
     int r = text ? local_output_append(run->streams[0].output, bytes_of_string(text)) : -ENOMEM;
     return r < 0 ? r : local_output_append(run->streams[0].output, bytes_of_string("\n"));
@@ -334,6 +336,13 @@ static void forget(struct exec_run *run)
     bool ours = !run->options->id && !run->options->keep && !run->options->detach;
     if (run->client && (run->options->forget || (ours && !run->loss[0])))
         (void)client_send(run->client, 0, &message);
+}
+
+/* It was refused before there was anything to keep. */
+static bool is_unknown_there(const struct wire_exec_exit *verdict)
+{
+    return verdict->verdict == WIRE_VERDICT_NOT_STARTED &&
+           (verdict->stage == WIRE_STAGE_REQUEST || verdict->stage == WIRE_STAGE_WORKSPACE);
 }
 
 static int print_id(struct exec_run *run)
@@ -395,7 +404,7 @@ static void on_verdict(struct exec_run *run, const struct wire_exec_exit *verdic
     print_verdict(run, verdict, status);
     if (lacks)
         run_error(run, "outcome unknown", "output is missing");
-    else if (!running)
+    else if (!running && !is_unknown_there(verdict))
         forget(run);
     run_finish(run, status);
 }

@@ -28,7 +28,8 @@ const char help_options[] =
     "  --key-file FILE     and its key\n"
     "  --config FILE       instead of ~/.config/berth/berth.json\n"
     "  --persist SECONDS   how long berth exec holds a connection for the next\n"
-    "                      command (600); --no-persist: not at all\n"
+    "                      command (600)\n"
+    "  --no-persist        not at all\n"
     "  --version\n";
 
 void help_print_overview(void)

@@ -23,6 +23,7 @@ def shell(request, harness, service, tree):
     arguments, script = BEGIN[request.param]
     child = pexpect.spawn(request.param, arguments, timeout=20, dimensions=(40, 150), cwd=str(harness.directory),
                           env={**service.client_env(), "TERM": "dumb", "HOME": str(harness.directory)})
+    (harness.directory / "document-of-policy").touch()
     child.sendline(f"{script}; echo se''tup")
     child.expect("setup\r\n")
     child.expect("ready> ")
@@ -38,6 +39,10 @@ def shell(request, harness, service, tree):
     (f"berth rm {WORKSPACE[:2]}", f"berth rm {WORKSPACE} "),
     ("berth exec --on-disconnect c", "berth exec --on-disconnect continue "),
     ("berth kill -s TST", "berth kill -s TSTP "),
+    (f"berth policy {WORKSPACE[:2]}", f"berth policy {WORKSPACE} "),
+    ("berth token create --verb read,adm", "berth token create --verb read,admin "),
+    ("berth mount -o ro,timeo", "berth mount -o ro,timeout="),
+    ("berth create -p document-of", "berth create -p document-of-policy "),
 ])
 def test_a_key_completes(shell, typed, completed):
     shell.send(typed + "\t")
@@ -50,6 +55,9 @@ def test_a_key_completes(shell, typed, completed):
     ("berth exec --work", ["--workspace"]),
     ("berth exec --on-disconnect ", ["continue", "kill"]),
     ("berth help umo", ["umount"]),
+    ("berth policy ", [WORKSPACE]),
+    ("berth token create --verb read,e", ["read,exec"]),
+    ("berth mount -o owner=m", ["owner=map"]),
 ])
 def test_fish(run, service, tree, line, candidates):
     out = run(["fish", "--no-config", "-c", f"source {SCRIPTS}/berth.fish; complete -C '{line}'"],
@@ -74,6 +82,25 @@ def test_what_berth_answers(run_berth, tree):
     assert ask("--url", "unix:/nowhere", "rm", "") == []
 
 
+def test_what_berth_answers_of_lists_and_grants(run_berth, harness, tree):
+    def ask(*words):
+        return [line.split("\t")[0] for line in run_berth("complete", "--", *words, check=True).stdout.splitlines()]
+
+    access = harness.access_file({"id": "laptop", "secret": "one"}, {"id": "desk", "secret": "two"})
+    assert ask("token", "--access-file", access, "revoke", "") == ["laptop", "desk"]
+    assert ask("token", "revoke", "laptop", f"--access-file={access}", "de") == []
+    assert ask("token", "revoke", f"--access-file={access}", "de") == ["desk"]
+    assert ask("token", "") == ["create", "list", "revoke"]
+    assert ask("token", "create", "") == []
+    assert ask("token", "create", "--verb", "") == ["read", "write", "exec", "admin"]
+    assert ask("policy", "-n", "") == [WORKSPACE]
+    assert ask("policy", "--set", "") == []
+    options = ask("mount", "-o", "")
+    assert {"ro", "allow_other", "owner=map", "timeout=", "disconnected=serve"} <= set(options)
+    assert all(re.fullmatch(r"[a-z_]+(=[a-z./+A-Z]*)?", option) for option in options), options
+    assert ask("ps", "--he") == ["--help"]
+
+
 def test_every_option_is_explained(run_berth):
     for command in ("exec", "shell", "ps", "kill", "logs", "mount", "status"):
         lines = run_berth("complete", "--", command, "--", check=True).stdout.splitlines()
@@ -87,6 +114,6 @@ def test_every_option_of_a_command_is_completed(run_berth):
                           ("connection", "cmd_connection.c"), ("ls", "cmd_ls.c"), ("cache", "cmd_cache.c")):
         text = (source / file).read_text()
         table = text[text.index("options[] = {"):]
-        names = set(re.findall(r'\{"([a-z-]+)",', table[:table.index("{0}")])) - {"help", "cwd"}
+        names = set(re.findall(r'\{"([a-z-]+)",', table[:table.index("{0}")])) - {"cwd"}
         told = run_berth("complete", "--", command, "--", check=True).stdout
         assert {line.split("\t")[0] for line in told.splitlines()} >= {f"--{name}" for name in names}, command
