@@ -86,7 +86,7 @@ static int check_keys(const char *file, json_t *object, const struct section *se
 static int check_sections(const char *file, json_t *root, struct failure *f)
 {
     if (!json_is_object(root))
-        return failure_set(f, -EINVAL, "%s: the whole must be one JSON object { … }", file);
+        return failure_set(f, -EINVAL, "%s: the whole must be one JSON object { ... }", file);
     const char *key;
     json_t *value;
     json_object_foreach(root, key, value)
@@ -102,7 +102,7 @@ static int check_sections(const char *file, json_t *root, struct failure *f)
                                "%s: unknown key %s. At the top are \"client\" and \"service\"",
                                file, shown);
         if (!json_is_object(value))
-            return failure_set(f, -EINVAL, "%s: %s must be an object { … }", file, shown);
+            return failure_set(f, -EINVAL, "%s: %s must be an object { ... }", file, shown);
         int r = check_keys(file, value, section, f);
         if (r < 0)
             return r;
@@ -110,13 +110,12 @@ static int check_sections(const char *file, json_t *root, struct failure *f)
     return 0;
 }
 
-static int parse_file(const char *file, json_t **ret, struct failure *f)
+static int parse_file(const char *what, const char *file, json_t **ret, struct failure *f)
 {
     FILE *stream = fopen(file, "re");
     if (!stream) {
         int error = errno == ENOENT || errno == EACCES ? -errno : -EINVAL;
-        return failure_set(f, error, "configuration file %s: %s. Check the path", file,
-                           strerror(errno));
+        return failure_set(f, error, "%s %s: %s. Check the path", what, file, strerror(errno));
     }
     _cleanup_free_ char *text = malloc(CONFIG_FILE_MAX + 1);
     size_t len = text ? fread(text, 1, CONFIG_FILE_MAX + 1, stream) : 0;
@@ -125,11 +124,10 @@ static int parse_file(const char *file, json_t **ret, struct failure *f)
     if (!text)
         return no_memory(f);
     if (error)
-        return failure_set(f, -EINVAL, "configuration file %s: cannot be read: %s", file,
-                           strerror(error));
+        return failure_set(f, -EINVAL, "%s %s: cannot be read: %s", what, file, strerror(error));
     if (len > CONFIG_FILE_MAX)
-        return failure_set(f, -EINVAL, "configuration file %s: larger than %d KiB. Check the path",
-                           file, CONFIG_FILE_MAX / 1024);
+        return failure_set(f, -EINVAL, "%s %s: larger than %d KiB. Check the path", what, file,
+                           CONFIG_FILE_MAX / 1024);
     json_error_t where;
     json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &where);
     if (!root)
@@ -149,7 +147,7 @@ static int document_load(const char *flag, struct document *ret, struct failure 
         d.directory = strndup(d.file, (size_t)(strrchr(d.file, '/') - d.file));
         if (!d.directory)
             return no_memory(f);
-        r = parse_file(d.file, &d.root, f);
+        r = parse_file("configuration file", d.file, &d.root, f);
         if (r == 0)
             r = check_sections(d.file, d.root, f);
         if (r < 0)
@@ -631,7 +629,7 @@ static int load_policy(const struct document *d, const struct service_flags *fla
         if (r < 0)
             return r;
         _cleanup_(json_release) json_t *read = NULL;
-        r = parse_file(s->policy_from, &read, &why);
+        r = parse_file("the file", s->policy_from, &read, &why);
         if (r < 0)
             return failure_set(f, r, "--policy: %s", why.text);
         s->policy = json_dumps(read, JSON_COMPACT);

@@ -62,7 +62,7 @@ static int parse_network(const char *url, bool listen, struct stream_url *u, str
     http_parser_url_init(&parts);
     if (http_parser_parse_url(url, strlen(url), false, &parts) != 0)
         return failure_set(f, -EINVAL, "%s: not a valid URL. Write %s://HOST:PORT%s", url, scheme,
-                           is_ascii(url) ? "" : ", with a HOST of ASCII letters (xn--…)");
+                           is_ascii(url) ? "" : ", with a HOST of ASCII letters (xn--...)");
     struct bytes host = part(&parts, UF_HOST, url);
     bool v6 = memchr(host.data, ':', host.len);
     if (host.len == 0 || host.len > STREAM_HOST_MAX - 2 || (listen && !has(&parts, UF_PORT)))

@@ -36,7 +36,7 @@ static const struct option options[] = {
 };
 
 static int create_one(const struct cli *cli, struct client *client, const char *id, bool exclusive,
-                      struct bytes policy)
+                      const char *file, struct bytes policy)
 {
     struct failure failure;
     struct wire_frame *reply;
@@ -49,8 +49,8 @@ static int create_one(const struct cli *cli, struct client *client, const char *
     if (r == -EEXIST)
         cli_error(cli, "%s: a workspace of this ID exists%s", id,
                   policy.len ? ", and keeps the policy it was made with" : "");
-    else if (r == -EINVAL && policy.len)
-        cli_error(cli, "%s: policy: %s", id, failure.text);
+    else if ((r == -EINVAL || r == -EOPNOTSUPP) && policy.len)
+        cli_error(cli, "%s: %s: %s", id, policy_text_name(file), failure.text);
     else if (r < 0)
         cli_error(cli, "%s: %s", id, failure.text);
     if (r < 0)
@@ -89,7 +89,7 @@ int cmd_create(struct cli *cli, int argc, char **argv)
         return CLI_FAILED;
     int status = CLI_OK;
     for (char **id = argv + optind; *id; id++) {
-        int r = create_one(cli, client, *id, exclusive, buffer_view(&policy));
+        int r = create_one(cli, client, *id, exclusive, file, buffer_view(&policy));
         if (r < 0)
             status = CLI_FAILED;
         if (r == -ENOTCONN)

@@ -2,11 +2,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/units.h"
 #include "cli/cli.h"
 #include "cli/exec_find.h"
 #include "cli/here.h"
 #include "cli/text.h"
-#include "cli/units.h"
 
 const char kill_usage[] =
     "usage: berth kill [-s SIGNAL] [--grace SECONDS] [-w ID] EXEC…\n"

@@ -77,6 +77,55 @@ static void print_values(const char *name, const json_t *asked, const json_t *me
     print_row(name, left, right);
 }
 
+/* What a list allows, a row each. */
+static void print_list(const char *name, const char *word, const json_t *list,
+                       const json_t *measured)
+{
+    _cleanup_free_ char *right = text_of(measured);
+    size_t i;
+    json_t *one;
+    print_row(name, word, right);
+    json_array_foreach(list, i, one)
+    {
+        _cleanup_free_ char *text = text_of(one);
+        (void)printf("%-12s   %s\n", "", text ? text : "?");
+    }
+}
+
+static void print_access(const char *name, const json_t *asked, const json_t *measured)
+{
+    const json_t *value = json_object_get(asked, name);
+    const json_t *hosts = json_object_get(value, "allow"), *paths = json_object_get(value, "read");
+    const json_t *found = json_object_get(measured, name);
+    if (hosts)
+        print_list(name, "by a proxy", hosts, found);
+    else if (paths)
+        print_list(name, "own, and to read", paths, found);
+    else
+        print_values(name, value, found);
+}
+
+/* A level is what the machine can do for each workspace, whatever this one's policy asks for. */
+static void print_required(const json_t *words, const json_t *level)
+{
+    _cleanup_buffer_ struct buffer all = {0};
+    const char *has = json_string_value(level);
+    char right[64] = "-";
+    size_t i;
+    json_t *one;
+    int r = 0;
+    json_array_foreach(words, i, one)
+    {
+        _cleanup_free_ char *word = text_of(one);
+        r = r == 0 ? buffer_printf(&all, "%s%s", i ? ", " : "", word ? word : "?") : r;
+    }
+    if (r == 0)
+        r = buffer_append(&all, "", 1);
+    if (has)
+        (void)snprintf(right, sizeof right, "the machine's level is %.20s", has);
+    print_row("require", r == 0 && all.len > 1 ? (const char *)all.data : "-", right);
+}
+
 static void print_limits(const json_t *asked, const json_t *facts)
 {
     static const char *const names[] = {"memory", "pids",      "cpu",        "cpu_time", "disk",
@@ -86,8 +135,11 @@ static void print_limits(const json_t *asked, const json_t *facts)
         const json_t *limit = json_object_get(asked, names[i]);
         const json_t *measured = json_object_get(found, names[i]);
         /* The others are of each command's, and not those of a probe. */
-        if ((limit && !json_is_null(limit)) || (measured && !json_is_null(measured)))
-            print_values(names[i], limit, measured);
+        bool asked_for = limit && !json_is_null(limit);
+        _cleanup_free_ char *left = text_of(limit);
+        _cleanup_free_ char *right = text_of(measured);
+        if (asked_for || right)
+            print_row(names[i], left, right ? right : "set for each command");
     }
 }
 
@@ -109,11 +161,9 @@ static void print_all(const json_t *object)
     const json_t *facts = json_object_get(measured, "facts");
     static const char *const told[] = {"fenced", "refused"};
     print_row("", "asked", "measured");
-    print_values("level", json_object_get(asked, "require"), json_object_get(measured, "level"));
-    print_values("filesystem", json_object_get(asked, "filesystem"),
-                 json_object_get(measured, "filesystem"));
-    print_values("network", json_object_get(asked, "network"),
-                 json_object_get(measured, "network"));
+    print_required(json_object_get(asked, "require"), json_object_get(measured, "level"));
+    print_access("filesystem", asked, measured);
+    print_access("network", asked, measured);
     print_limits(json_object_get(asked, "limits"), facts);
     print_values("capabilities", NULL, json_object_get(facts, "capabilities"));
     print_values("no_new_privs", NULL, json_object_get(facts, "no_new_privs"));
@@ -169,15 +219,27 @@ static bool is_well(const json_t *object)
 
 /* --- calls ----------------------------------------------------------------------------------- */
 
+/* file: where a policy is from that may be wrong, or NULL. */
+static void tell_error(const struct cli *cli, const char *id, int error, const char *file,
+                       const struct failure *f)
+{
+    bool of_policy = error == -EINVAL || error == -EOPNOTSUPP ||
+                     strncmp(f->text, "filesystem.", strlen("filesystem.")) == 0;
+    if (file && of_policy)
+        cli_error(cli, "%s: %s: %s", id, policy_text_name(file), f->text);
+    else
+        cli_error(cli, "%s: %s", id, f->text);
+}
+
 /* The JSON object that the service answers with. NULL: an error has been shown. */
-static json_t *ask(const struct cli *cli, struct client *client, const char *id,
+static json_t *ask(const struct cli *cli, struct client *client, const char *id, const char *file,
                    const struct wire_message *request)
 {
     struct failure failure;
     struct wire_frame *reply;
     int r = cli_call(client, request, &reply, &failure);
     if (r < 0) {
-        cli_error(cli, "%s: %s", id, failure.text);
+        tell_error(cli, id, r, file, &failure);
         return NULL;
     }
     struct bytes text = reply->message.exec_policy_reply.json;
@@ -202,7 +264,7 @@ static int show(const struct cli *cli, struct client *client, const char *id, ui
     const struct wire_message request = {
         .type = WIRE_EXEC_POLICY,
         .exec_policy = {.workspace_flags = flags, .workspace = bytes_of_string(id)}};
-    json_t *object = ask(cli, client, id, &request);
+    json_t *object = ask(cli, client, id, NULL, &request);
     if (!object)
         return CLI_FAILED;
     if (as_json)
@@ -215,13 +277,13 @@ static int show(const struct cli *cli, struct client *client, const char *id, ui
 }
 
 static int set(const struct cli *cli, struct client *client, const char *id, uint32_t flags,
-               struct bytes policy, bool as_json)
+               const char *file, struct bytes policy, bool as_json)
 {
     const struct wire_message request = {.type = WIRE_EXEC_POLICY_SET,
                                          .exec_policy_set = {.workspace_flags = flags,
                                                              .workspace = bytes_of_string(id),
                                                              .policy = policy}};
-    json_t *object = ask(cli, client, id, &request);
+    json_t *object = ask(cli, client, id, file, &request);
     if (!object)
         return CLI_FAILED;
     if (as_json)
@@ -241,7 +303,7 @@ static int lift(const struct cli *cli, struct client *client, const char *id, ui
         .exec_lift = {.workspace_flags = flags, .workspace = bytes_of_string(id)}};
     int r = cli_call(client, &request, &reply, &failure);
     if (r < 0) {
-        cli_error(cli, "%s: %s", id, failure.text);
+        tell_error(cli, id, r, NULL, &failure);
         return CLI_FAILED;
     }
     wire_frame_free(reply);
@@ -286,7 +348,7 @@ int cmd_policy(struct cli *cli, int argc, char **argv)
         return CLI_FAILED;
     const char *id = argv[optind];
     int status = lifts  ? lift(cli, client, id, flags)
-                 : file ? set(cli, client, id, flags, buffer_view(&policy), as_json)
+                 : file ? set(cli, client, id, flags, file, buffer_view(&policy), as_json)
                         : show(cli, client, id, flags, as_json);
     return cli_finish_output(cli, status);
 }

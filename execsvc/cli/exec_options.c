@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-#include "cli/units.h"
+#include "base/units.h"
 
 /* Longest timeout: a year, as the service has it. */
 #define TIMEOUT_MAX_SECONDS (365.0 * 24 * 3600)
@@ -110,7 +110,8 @@ static int parse_size(const char *option, const char *text, uint64_t *ret,
 {
     if (!units_size(text, ret))
         return failure_set(ret_failure, -EINVAL,
-                           "%s: %s is not a number of bytes (k, M and G are known)", option, text);
+                           "%s: %s is not a number of bytes (k, M, G and T are known)", option,
+                           text);
     return 0;
 }
 

@@ -42,15 +42,22 @@ static int append_reason(struct buffer *b, const char *what, const struct wire_e
 
 static int append_verdict(struct buffer *b, const struct wire_exec_exit *v)
 {
-    char what[96];
+    char what[256], whose[128] = "";
     const char *stage = wire_stage_name(v->stage);
     switch ((uint32_t)v->verdict) {
     case WIRE_VERDICT_EXITED:
     case WIRE_VERDICT_SIGNALED:
         return 0;
     case WIRE_VERDICT_TIMED_OUT:
-        (void)snprintf(what, sizeof what, "timed out after %g s; %u process%s removed",
-                       (double)v->timeout_ms / 1000, v->removed, v->removed == 1 ? "" : "es");
+        /* Whose time it was stands beside it; what has gone wrong with its end, behind. */
+        if (has_prefix(v->text, "the limit of "))
+            (void)snprintf(whose, sizeof whose, ", %.*s", (int)v->text.len,
+                           (const char *)v->text.data);
+        (void)snprintf(what, sizeof what, "timed out after %g s%s; %u process%s removed",
+                       (double)v->timeout_ms / 1000, whose, v->removed,
+                       v->removed == 1 ? "" : "es");
+        if (whose[0])
+            return text_escape(b, bytes_of_string(what), TEXT_SENTENCE);
         break;
     case WIRE_VERDICT_OOM_KILLED:
         (void)snprintf(what, sizeof what, "killed: out of memory");

@@ -6,6 +6,11 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 
+const char *policy_text_name(const char *file)
+{
+    return strcmp(file, "-") == 0 ? "standard input" : file;
+}
+
 int policy_text_read(const struct cli *cli, const char *file, struct buffer *ret)
 {
     _cleanup_close_ int opened = -1;
@@ -20,8 +25,8 @@ int policy_text_read(const struct cli *cli, const char *file, struct buffer *ret
         r = -EFBIG;
     ret->len = r == 0 ? len : 0;
     if (r < 0)
-        cli_error(cli, "%s: %s", file, strerror(-r));
+        cli_error(cli, "%s: %s", policy_text_name(file), strerror(-r));
     else if (len == 0)
-        cli_error(cli, "%s: is empty; a policy is one JSON object { … }", file);
+        cli_error(cli, "%s: is empty; a policy is one JSON object { ... }", policy_text_name(file));
     return r == 0 && len == 0 ? -EINVAL : r;
 }

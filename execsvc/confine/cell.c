@@ -57,7 +57,7 @@ static int check_requirement(const struct confinement *c, const char *word, stru
             return holds(c, m)
                        ? 0
                        : failure_set(f, -EOPNOTSUPP, "require: %s: %s", word, c->findings[m].text);
-    return failure_set(f, -EOPNOTSUPP, "require: %s: there is no such level or mechanism", word);
+    return confinement_check_name(word, f);
 }
 
 static int check_limits(const struct confinement *c, const struct policy *p, struct failure *f)
@@ -164,6 +164,9 @@ static int check_read(const struct policy *p, const char *workspace, struct fail
                                "filesystem.read: %s: the service's own directory, %s, is not to be "
                                "read",
                                p->read[i], service);
+        int r = root_check_read(p->read[i], real, f);
+        if (r < 0)
+            return r;
     }
     return 0;
 }

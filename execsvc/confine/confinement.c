@@ -45,15 +45,24 @@ const char *level_name(enum level level)
     return levels[level];
 }
 
-bool confinement_knows(const char *requirement)
+int confinement_check_name(const char *requirement, struct failure *ret_failure)
 {
-    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
-        if (strcmp(requirement, names[i]) == 0)
-            return true;
-    for (size_t i = 0; i < ARRAY_SIZE(levels); i++)
+    char known[256], shown[64];
+    size_t used = 0;
+    for (size_t i = ARRAY_SIZE(levels); i-- > 0;) {
         if (strcmp(requirement, levels[i]) == 0)
-            return true;
-    return false;
+            return 0;
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s, ", levels[i]);
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        if (strcmp(requirement, names[i]) == 0)
+            return 0;
+        used +=
+            (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", names[i]);
+    }
+    return failure_set(ret_failure, -EINVAL,
+                       "require: %s: there is no such level or mechanism. There are: %s",
+                       log_escape(requirement, strlen(requirement), shown, sizeof shown), known);
 }
 
 bool confinement_without(const char *name)

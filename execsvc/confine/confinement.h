@@ -73,8 +73,8 @@ const char *level_name(enum level level);
 /* Whether BERTH_WITHOUT has this word. */
 bool confinement_without(const char *name);
 
-/* Whether a policy's `require` may have this word. */
-bool confinement_knows(const char *requirement);
+/* -EINVAL: a policy's `require` cannot have this word; the failure has all that it can. */
+int confinement_check_name(const char *requirement, struct failure *ret_failure);
 
 /* Whether it holds; *ret_text says where, or why not. Borrowed. */
 bool confinement_holds(const struct confinement *c, enum mechanism m, const char **ret_text);

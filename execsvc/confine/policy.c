@@ -1,12 +1,12 @@
 #include "confine/policy.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/units.h"
 
 /* Longest path, name or word. */
 #define STRING_MAX ((size_t)1024)
@@ -80,9 +80,9 @@ static bool is_path(const char *text)
     return true;
 }
 
-static bool is_word(const char *text)
+static bool is_any(const char *text)
 {
-    return text[strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-")] == 0;
+    return true;
 }
 
 /* A list of strings that all pass `good`. */
@@ -148,7 +148,7 @@ static int read_filesystem(const struct reading *r, const json_t *value, struct 
         return 0;
     }
     if (!json_is_object(value))
-        return refuse(r, "filesystem", "must be \"own\", \"host\" or {\"read\": [PATH, …]}");
+        return refuse(r, "filesystem", "must be \"own\", \"host\" or {\"read\": [PATH, ...]}");
     int error = check_keys(&(struct reading){"filesystem", r->failure}, value, "read");
     if (error < 0)
         return error;
@@ -199,7 +199,7 @@ static int read_network(const struct reading *r, const json_t *value, struct pol
     const json_t *list = json_object_get(value, "allow");
     if (!list)
         return refuse(r, "network",
-                      "must be \"none\", \"host\" or {\"allow\": [\"HOST:PORT\", …]}");
+                      "must be \"none\", \"host\" or {\"allow\": [\"HOST:PORT\", ...]}");
     int error = check_keys(&(struct reading){"network", r->failure}, value, "allow");
     return error < 0 ? error : read_entries(r, list, p);
 }
@@ -233,14 +233,13 @@ static int read_count(const struct reading *r, const char *field, const json_t *
     return 0;
 }
 
-/* Bytes: a number, or a string of one and K, M, G or T, which are powers of 1024. */
+/* Bytes: a number, or a text as units_size reads it. */
 static int read_size(const struct reading *r, const char *field, const json_t *value, uint64_t min,
                      uint64_t *ret)
 {
-    static const char units[] = "KMGT";
     const char *text = text_of(value);
     uint64_t number = 0;
-    bool good = false;
+    bool good = text && units_size(text, &number);
     if (json_is_null(value)) {
         *ret = 0;
         return 0;
@@ -248,37 +247,50 @@ static int read_size(const struct reading *r, const char *field, const json_t *v
     if (json_is_integer(value) && json_integer_value(value) >= 0) {
         number = (uint64_t)json_integer_value(value);
         good = true;
-    } else if (text && isdigit((unsigned char)text[0])) {
-        char *end;
-        errno = 0;
-        number = strtoull(text, &end, 10);
-        const char *unit = *end ? strchr(units, *end) : NULL;
-        unsigned shift = unit ? 10 * (unsigned)(unit - units + 1) : 0;
-        good = errno == 0 && (!*end || (unit && !end[1])) && number <= (uint64_t)INT64_MAX >> shift;
-        number <<= shift;
     }
-    if (!good || number < min || number > INT64_MAX)
-        return refuse(r, field,
-                      "must be a number of bytes, at least %llu, or \"512M\", \"2G\" and the like, "
-                      "or null for no limit",
-                      (unsigned long long)min);
+    if (!good || number < min)
+        return refuse(
+            r, field,
+            "must be a number of bytes, at least %llu, or one with K, M, G or T, powers of "
+            "1024, as in \"512M\" and \"2GiB\"; or null for no limit",
+            (unsigned long long)min);
     *ret = number;
+    return 0;
+}
+
+/* Seconds: a number, or a text as units_duration reads it. */
+static int read_time(const struct reading *r, const char *field, const json_t *value,
+                     uint64_t *ret_ms)
+{
+    const char *text = text_of(value);
+    double seconds = json_is_number(value) ? json_number_value(value) : NAN;
+    uint64_t ms = 0;
+    bool good = text ? units_duration(text, WALL_TIME_MAX_S, &ms)
+                     : seconds > 0 && seconds <= WALL_TIME_MAX_S;
+    if (!text && good)
+        ms = (uint64_t)(seconds * 1000 + 0.5);
+    if (!json_is_null(value) && (!good || ms == 0))
+        return refuse(r, field,
+                      "must be a number of seconds, from 0.001 to %.0f, or one with ms, s, m, h or "
+                      "d, as in \"30m\"; or null for no limit",
+                      WALL_TIME_MAX_S);
+    *ret_ms = ms;
     return 0;
 }
 
 static int read_limits(const struct reading *r, const json_t *limits, struct policy *p)
 {
     const json_t *value;
-    double number;
+    double number = 0;
     if (!json_is_object(limits))
-        return refuse(r, "limits", "must be an object { … }");
+        return refuse(r, "limits", "must be an object { ... }");
     int error =
         check_keys(&(struct reading){"limits", r->failure}, limits,
                    "memory, pids, cpu, cpu_time, disk, files, file_size, open_files, wall_time");
     if (error == 0 && (value = json_object_get(limits, "memory")))
         error = read_size(r, "limits.memory", value, MEMORY_MIN, &p->memory_bytes);
     if (error == 0 && (value = json_object_get(limits, "file_size")))
-        error = read_size(r, "limits.file_size", value, 0, &p->file_size);
+        error = read_size(r, "limits.file_size", value, 1, &p->file_size);
     if (error == 0 && (value = json_object_get(limits, "pids")))
         error = read_count(r, "limits.pids", value, PIDS_MIN, &p->pids);
     if (error == 0 && (value = json_object_get(limits, "disk")))
@@ -293,10 +305,8 @@ static int read_limits(const struct reading *r, const json_t *limits, struct pol
         error = read_number(r, "limits.cpu", value, 0.01, PROCESSORS_MAX, &number);
         p->cpu_percent = error == 0 ? (uint64_t)(number * 100 + 0.5) : 0;
     }
-    if (error == 0 && (value = json_object_get(limits, "wall_time"))) {
-        error = read_number(r, "limits.wall_time", value, 0.001, WALL_TIME_MAX_S, &number);
-        p->wall_time_ms = error == 0 ? (uint64_t)(number * 1000 + 0.5) : 0;
-    }
+    if (error == 0 && (value = json_object_get(limits, "wall_time")))
+        error = read_time(r, "limits.wall_time", value, &p->wall_time_ms);
     return error;
 }
 
@@ -314,7 +324,7 @@ static int read_policy(const struct reading *r, const json_t *object, struct pol
 {
     const json_t *value;
     if (!json_is_object(object))
-        return failure_set(r->failure, -EINVAL, "%s%sa policy is one JSON object { … }", r->path,
+        return failure_set(r->failure, -EINVAL, "%s%sa policy is one JSON object { ... }", r->path,
                            *r->path ? ": " : "");
     int error = check_keys(r, object, "filesystem, network, limits, user, require");
     if (error == 0 && (value = json_object_get(object, "filesystem")))
@@ -326,7 +336,7 @@ static int read_policy(const struct reading *r, const json_t *object, struct pol
     if (error == 0 && (value = json_object_get(object, "user")))
         error = read_user(r, value);
     if (error == 0 && (value = json_object_get(object, "require")))
-        error = read_strings(r, "require", value, is_word, "the name of a level or a mechanism",
+        error = read_strings(r, "require", value, is_any, "the name of a level or a mechanism",
                              &p->require, &p->require_count);
     return error;
 }
@@ -385,7 +395,8 @@ int policy_parse(struct bytes text, const struct policy *base, struct policy *re
     json_error_t where;
     if (text.len > POLICY_TEXT_MAX)
         return failure_set(ret_failure, -EINVAL, "a policy has at most %d bytes", POLICY_TEXT_MAX);
-    json_t *object = json_loadb((const char *)text.data, text.len, JSON_REJECT_DUPLICATES, &where);
+    json_t *object = json_loadb((const char *)text.data, text.len,
+                                JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
     if (!object)
         return failure_set(ret_failure, -EINVAL, "line %d, column %d: not valid JSON: %s",
                            where.line, where.column, where.text);

@@ -73,6 +73,7 @@ static const char *const kernel_read_only[] = {"/proc/sys", "/proc/irq", "/proc/
 
 static const char *const kernel_paths[] = {"/proc", "/sys", "/dev", "/run"};
 
+/* "/a/b" is below "/a" and itself. */
 static bool is_below(const char *path, const char *directory)
 {
     size_t len = strlen(directory);
@@ -88,6 +89,40 @@ bool root_reserves(const char *path)
         if (is_below(path, kernel_paths[i]))
             return true;
     return false;
+}
+
+static bool is_secret(const char *path)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(secrets); i++)
+        if (strcmp(path, secrets[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Is one, or they are below. */
+static bool holds_secrets(const char *path)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(secrets); i++)
+        if (is_below(secrets[i], path))
+            return true;
+    return false;
+}
+
+int root_check_read(const char *path, const char *real, struct failure *ret_failure)
+{
+    static const char *const own[] = {"/proc", "/dev"};
+    for (size_t i = 0; i < ARRAY_SIZE(own); i++)
+        if (is_below(real, own[i]))
+            return failure_set(ret_failure, -EINVAL,
+                               "filesystem.read: %s: commands have a %s of their own", path,
+                               own[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(secrets); i++)
+        if (is_below(real, secrets[i]) && strcmp(path, secrets[i]) != 0)
+            return failure_set(ret_failure, -EINVAL,
+                               "filesystem.read: %s: is hidden, as all of %s; to have that shown, "
+                               "name it",
+                               path, secrets[i]);
+    return 0;
 }
 
 /* --- planning -------------------------------------------------------------------------------- */
@@ -187,9 +222,46 @@ static int plan_private(struct root *root, const struct root_options *o, const c
     return add(root, STEP_BIND, source, target, true, LANDLOCK_OWN);
 }
 
+static bool is_named(const struct root_options *o, const char *path)
+{
+    for (size_t i = 0; o->read && o->read[i]; i++)
+        if (strcmp(o->read[i], path) == 0)
+            return true;
+    return false;
+}
+
+/* What is shown besides may have secrets in it, at their own paths or, where a link leads there, at
+ * others. */
+static int hide_secrets(struct root *root, const struct root_options *o, const char *shown,
+                        const char *real)
+{
+    char path[PATH_MAX];
+    size_t len = strlen(real);
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(secrets); i++) {
+        if (!is_below(secrets[i], real) || is_named(o, secrets[i]))
+            continue;
+        (void)snprintf(path, sizeof path, "%s%s", shown, secrets[i] + len);
+        r = add(root, STEP_HIDE, "", path, false, -1);
+    }
+    return r;
+}
+
+static int plan_read(struct root *root, const struct root_options *o, const char *path,
+                     struct failure *f)
+{
+    _cleanup_free_ char *real = realpath(path, NULL);
+    if (!real)
+        return failure_set(f, -errno, "filesystem.read: %s: %s", path, strerror(errno));
+    if (is_secret(path) || !holds_secrets(real))
+        return add(root, STEP_BIND, path, path, false, LANDLOCK_RUN);
+    /* Hidden, too: nothing may be nobody's here. */
+    int r = add_nobodys(root, STEP_BIND, path, path, LANDLOCK_RUN);
+    return r == 0 ? hide_secrets(root, o, path, real) : r;
+}
+
 static int plan_own(struct root *root, const struct root_options *o, struct failure *f)
 {
-    struct stat st;
     int r = plan_private(root, o, "tmp", "/tmp");
     if (r == 0)
         r = add(root, STEP_LINK, "../tmp", "/var/tmp", false, -1);
@@ -197,11 +269,13 @@ static int plan_own(struct root *root, const struct root_options *o, struct fail
         r = add(root, STEP_DIRECTORY, "", "/run", false, -1);
     if (r == 0 && o->home && strcmp(o->home, "/") != 0)
         r = plan_private(root, o, "home", o->home);
-    for (size_t i = 0; r == 0 && o->read && o->read[i]; i++) {
-        if (stat(o->read[i], &st) < 0)
-            return failure_set(f, -errno, "filesystem.read: %s: %s", o->read[i], strerror(errno));
-        r = add(root, STEP_BIND, o->read[i], o->read[i], false, LANDLOCK_RUN);
-    }
+    /* What is named itself is shown above what hides it, and so comes last. */
+    for (size_t i = 0; r == 0 && o->read && o->read[i]; i++)
+        if (!is_secret(o->read[i]))
+            r = plan_read(root, o, o->read[i], f);
+    for (size_t i = 0; r == 0 && o->read && o->read[i]; i++)
+        if (is_secret(o->read[i]))
+            r = plan_read(root, o, o->read[i], f);
     /* Last: it may be below any of the others. */
     if (r == 0 && o->workspace)
         r = add(root, STEP_BIND, o->workspace, ROOT_WORKSPACE, true, LANDLOCK_OWN);
@@ -543,14 +617,6 @@ static int allow(int landlock, const char *path, enum landlock_right right)
     return r == -ENOENT || r == -EACCES || r == -ELOOP ? 0 : r;
 }
 
-static bool is_secret(const char *path)
-{
-    for (size_t i = 0; i < ARRAY_SIZE(secrets); i++)
-        if (strcmp(path, secrets[i]) == 0)
-            return true;
-    return false;
-}
-
 static bool everybody_may_read(const struct stat *st)
 {
     return S_ISDIR(st->st_mode) ? (st->st_mode & 05) == 05 : (st->st_mode & 04) != 0;
@@ -599,6 +665,15 @@ static int allow_for_everybody(int landlock, const char *path)
     return S_ISDIR(st.st_mode) ? each_entry(path, allow_for_everybody, landlock) : 0;
 }
 
+static int allow_read(int landlock, const char *path)
+{
+    _cleanup_free_ char *real = realpath(path, NULL);
+    if (!real)
+        return -errno;
+    return holds_secrets(real) && !is_secret(path) ? allow_for_everybody(landlock, real)
+                                                   : landlock_allow(landlock, path, LANDLOCK_RUN);
+}
+
 int root_allow_outside(const struct root_options *o, int landlock, struct failure *ret_failure)
 {
     char path[PATH_MAX];
@@ -612,7 +687,7 @@ int root_allow_outside(const struct root_options *o, int landlock, struct failur
     if (r == 0)
         r = allow(landlock, "/proc", LANDLOCK_READ);
     for (size_t i = 0; r == 0 && o->read && o->read[i]; i++)
-        r = landlock_allow(landlock, o->read[i], LANDLOCK_RUN);
+        r = allow_read(landlock, o->read[i]);
     for (int i = 0; r == 0 && o->private && i < 2; i++) {
         (void)snprintf(path, sizeof path, "%s/%s", o->private, i ? "tmp" : "home");
         r = landlock_allow(landlock, path, LANDLOCK_OWN);

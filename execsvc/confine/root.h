@@ -31,6 +31,10 @@ struct root_options {
     int idmap;             /* for what is the system's (idmap.h), for root_build; -1: none */
 };
 
+/* -EINVAL: this is not to be read besides; what is the commands' own, and what is hidden from them
+ * and not itself what was named. real: where the path leads. */
+int root_check_read(const char *path, const char *real, struct failure *ret_failure);
+
 /* -ENOMEM, and -ENOENT with the failure for what is asked for and not there. */
 int root_plan(const struct root_options *options, struct root **ret, struct failure *ret_failure);
 void root_free(struct root *root);

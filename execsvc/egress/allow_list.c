@@ -230,7 +230,10 @@ static int parse_block(struct bytes text, size_t at, struct address_block *ret, 
     if (ipv6 && ret->first.family == AF_INET)
         return wrong(m, "a block of IPv4 addresses is written as IPv4", at);
     if (parse_number(bytes_of(slash + 1, text.len - len - 1), ret->bits, &ret->bits) < 0)
-        return wrong(m, "a number of bits is missing", at + len + 1);
+        return wrong(m,
+                     ret->bits == 32 ? "behind the / stands a number of bits, from 0 to 32"
+                                     : "behind the / stands a number of bits, from 0 to 128",
+                     at + len + 1);
     struct address_block whole = {.first = ret->first, .bits = ret->bits};
     for (unsigned bit = ret->bits; bit < address_bits(&ret->first); bit++)
         whole.first.octets[bit / 8] &= (uint8_t) ~(0x80u >> bit % 8);
@@ -283,6 +286,10 @@ static int parse_entry(struct bytes text, struct entry *ret, struct mistake *m)
 {
     size_t colon;
     *ret = (struct entry){0};
+    const uint8_t *scheme = text.len ? memmem(text.data, text.len, "://", 3) : NULL;
+    if (scheme)
+        return wrong(m, "no scheme, and no path: a host and a port, as in example.org:443",
+                     (size_t)(scheme - text.data));
     int r = find_colon(text, &colon, m);
     if (r == 0)
         r = parse_port(bytes_of(text.data + colon + 1, text.len - colon - 1), colon + 1, &ret->port,

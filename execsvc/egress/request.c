@@ -228,7 +228,7 @@ static int parse_url(struct bytes url, struct egress_request *ret, struct bytes 
 {
     static const char scheme[] = "http://";
     size_t from = sizeof scheme - 1;
-    *ret_why = "a proxy is asked by CONNECT HOST:PORT, or for a whole URL http://…";
+    *ret_why = "a proxy is asked by CONNECT HOST:PORT, or for a whole URL http://...";
     if (url.len < from || strncasecmp((const char *)url.data, scheme, from) != 0)
         return -EINVAL;
     size_t end = from;

@@ -72,6 +72,7 @@ struct command {
     struct event *exited;
     struct event *dead; /* the leader has ended, which `exited` does not tell yet; then a timer */
     struct event *timeout;
+    const char *timeout_text;
     struct event *drain;
     bool drained; /* the time for the streams to end is over */
 
@@ -466,7 +467,7 @@ static void on_timeout(evutil_socket_t fd, short what, void *context)
     if (now < deadline_ns)
         timer_add(c->timeout, (deadline_ns - now) / NSEC_PER_MSEC + 1);
     else
-        command_terminate(c, WIRE_VERDICT_TIMED_OUT, NULL);
+        command_terminate(c, WIRE_VERDICT_TIMED_OUT, c->timeout_text);
 }
 
 int command_signal(struct command *c, uint32_t signal)
@@ -602,6 +603,7 @@ int command_start(struct event_base *base, const struct command_options *options
                           .child = SPAWN_CHILD_NONE,
                           .terminal = options->flags & WIRE_EXEC_PTY,
                           .outputs = {{.fd = -1}, {.fd = -1}},
+                          .timeout_text = options->timeout_text,
                           .verdict.timeout_ms = options->timeout_ms};
     r = command_prepare(c, options, &streams);
     if (r == 0) {

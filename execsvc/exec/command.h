@@ -32,6 +32,7 @@ struct command_options {
     uint32_t rows;  /* of the terminal; 0: 24 by 80 */
     uint32_t columns;
     uint64_t timeout_ms;           /* 0: none */
+    const char *timeout_text;      /* of the verdict TIMED_OUT, or NULL; a constant */
     struct cgroup_limits together; /* see kill_set_limit */
     const struct spawn_limits *limits;
     struct confinement *confinement; /* NULL: see kill_set_new. Must outlive the command */

@@ -539,6 +539,9 @@ static bool is_being_removed(const struct exec_service *s, uint32_t slot)
     return false;
 }
 
+static const char no_workspace[] =
+    "no such workspace; see `berth ls`, or make it with `berth create`";
+
 void exec_service_start(struct exec_service *s, struct call *call,
                         const struct wire_message *request, bool synced)
 {
@@ -550,9 +553,7 @@ void exec_service_start(struct exec_service *s, struct call *call,
         char text[256];
         (void)log_escape(exec->workspace.data, exec->workspace.len, name, sizeof name);
         (void)snprintf(text, sizeof text, "%s: %s", name,
-                       r == -ENOENT
-                           ? "no such workspace; see `berth ls`, or make it with `berth create`"
-                           : strerror(-r));
+                       r == -ENOENT ? no_workspace : strerror(-r));
         s->refused++;
         reply_verdict(call, WIRE_VERDICT_NOT_STARTED, WIRE_STAGE_WORKSPACE, r, exec->timeout_ms,
                       text);
@@ -586,6 +587,11 @@ static int find_workspace(struct exec_service *s, uint32_t *flags, struct bytes 
     return 0;
 }
 
+static bool is_about_policy(uint16_t type)
+{
+    return type == WIRE_EXEC_POLICY || type == WIRE_EXEC_POLICY_SET || type == WIRE_EXEC_LIFT;
+}
+
 void exec_service_ask(struct exec_service *s, struct call *call, const struct wire_message *request)
 {
     struct workspace *workspace = NULL;
@@ -606,8 +612,11 @@ void exec_service_ask(struct exec_service *s, struct call *call, const struct wi
                            &workspace);
     else if (m.exec_list.workspace.len > 0)
         r = find_workspace(s, &m.exec_list.workspace_flags, &m.exec_list.workspace, &workspace);
+    /* Of one that was removed there may be commands, but nothing that holds them. */
+    if (r == 0 && !workspace && is_about_policy(m.type))
+        r = -ENOENT;
     if (call && r < 0) {
-        call_reply_error(call, r, "no such workspace");
+        call_reply_error(call, r, r == -ENOENT ? no_workspace : NULL);
     } else if (call) {
         ask(s, call, &m);
     } else if (r == 0 && s->ready) {

@@ -503,6 +503,8 @@ static int kept_run_in(struct kept *c, const struct wire_exec *exec, struct plac
         return r;
     c->path = take_ptr(place->path);
     memcpy(c->path_text, place->path_text, sizeof c->path_text);
+    uint64_t timeout_ms = lower(exec->timeout_ms, policy->wall_time_ms);
+    c->record.command.timeout_ms = timeout_ms;
     const struct command_options options = {
         .programs = request.programs.items,
         .argv = request.argv.items,
@@ -512,7 +514,10 @@ static int kept_run_in(struct kept *c, const struct wire_exec *exec, struct plac
         .flags = exec->flags,
         .rows = exec->rows,
         .columns = exec->columns,
-        .timeout_ms = lower(exec->timeout_ms, policy->wall_time_ms),
+        .timeout_ms = timeout_ms,
+        .timeout_text = timeout_ms == exec->timeout_ms
+                            ? NULL
+                            : "the limit of the workspace's policy (limits.wall_time)",
         .together = {.memory_bytes = lower(exec->memory_max, policy->memory_bytes),
                      .processes = lower(exec->processes_max, policy->pids),
                      .cpu_percent = policy->cpu_percent},

@@ -287,9 +287,7 @@ static int read_policy(const struct store *store, struct bytes text, struct poli
     int r = text.len == 0 ? policy_copy(&store->policy, ret)
                           : policy_parse(text, &store->policy, ret, ret_failure);
     for (size_t i = 0; r == 0 && i < ret->require_count; i++)
-        if (!confinement_knows(ret->require[i]))
-            r = failure_set(ret_failure, -EINVAL,
-                            "require: %s: there is no such level or mechanism", ret->require[i]);
+        r = confinement_check_name(ret->require[i], ret_failure);
     return r;
 }
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from lib.harness import wait_until
+from lib.harness import REPOSITORY, wait_until
 
 WORKSPACE = "work"
 
@@ -57,7 +57,8 @@ def test_status_says_only_what_it_was_told(harness):
     result = harness.run(["berth", "status"], env=env)
     assert result.returncode == 0, result
     assert re.search("berthd .*\n  granted to little: read, exec; workspaces a-\\*\n", result.stdout), result
-    assert "pid" not in result.stdout and " 0 " not in result.stdout, result
+    told = result.stdout.partition("\nMounts")[0]
+    assert "pid" not in told and " 0 " not in told, result
     told = json.loads(harness.run(["berth", "status", "--json"], env=env).stdout)["service"]
     assert not {"pid", "uptime_seconds", "workspaces"} & told.keys()
 
@@ -98,3 +99,19 @@ def test_part_of_an_id_is_not_taken_for_it(run_berth, execute):
     execute("--detach", "--id", "server-2", "--", "true")
     result = run_berth("kill", "server")
     assert result.returncode == 1 and "server-2 begins so, and the whole ID is wanted" in result.stderr, result
+
+
+def strings_of(source):
+    """The string literals of C, without what is in comments."""
+    token = re.compile(r'/\*.*?\*/|//[^\n]*|\'(?:[^\'\\\n]|\\.)+\'|"(?:[^"\\\n]|\\.)*"', re.S)
+    return [found for found in token.findall(source) if found.startswith('"')]
+
+
+def test_sentences_of_the_service_are_ascii():
+    """Clients and logs show each byte that is not ASCII as \\x and its number, whatever the locale."""
+    parts = [part for part in (REPOSITORY / "execsvc").iterdir() if part.is_dir() and part.name != "cli"]
+    files = [file for part in (*parts, REPOSITORY / "common") for file in part.rglob("*.[ch]")]
+    assert len(files) > 100
+    found = {str(file): [text for text in strings_of(file.read_text()) if not text.isascii()] for file in files}
+    assert {file: texts for file, texts in found.items() if texts} == {}
+    assert strings_of('a("\\"é"); /* "ü" */ // "ö"\nb("/*")') == ['"\\"é"', '"/*"']

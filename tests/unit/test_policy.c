@@ -109,7 +109,9 @@ static void errors_name_the_field(void **state)
         {"{\"filesystem\":{\"read\":[\"a\"]}}", "filesystem.read: entry 1, a must be"},
         {"{\"filesystem\":{\"read\":[\"/a\",\"/a/../b\"]}}", "filesystem.read: entry 2, "},
         {"{\"filesystem\":{\"read\":[\"/a\\u0000b\"]}}",
-         "line 1, column 34: not valid JSON: \\u0000"},
+         "filesystem.read: entry 1 must be an absolute path"},
+        {"{\"network\":{\"allow\":[\"a\\u0000:1\"]}}", "network.allow: entry 1: \"a\\x00:1\": at"},
+        {"{\"network\":\"none\\u0000\"}", "network: "},
         {"{\"network\":\"some\"}", "network: "},
         {"{\"network\":{}}", "network: "},
         {"{\"network\":{\"allow\":[],\"deny\":[]}}", "network.deny: there is no such field"},
@@ -120,7 +122,8 @@ static void errors_name_the_field(void **state)
         {"{\"limits\":[]}", "limits: "},
         {"{\"limits\":{\"ram\":1}}", "limits.ram: there is no such field"},
         {"{\"limits\":{\"memory\":\"1X\"}}", "limits.memory: "},
-        {"{\"limits\":{\"memory\":\"1GB\"}}", "limits.memory: "},
+        {"{\"limits\":{\"memory\":\"1GX\"}}",
+         "limits.memory: must be a number of bytes, at least 1048576, or one with K, M, G or T, "},
         {"{\"limits\":{\"memory\":\"-1\"}}", "limits.memory: "},
         {"{\"limits\":{\"memory\":1}}", "limits.memory: "},
         {"{\"limits\":{\"memory\":\"9000000T\"}}", "limits.memory: "},
@@ -136,19 +139,57 @@ static void errors_name_the_field(void **state)
         {"{\"limits\":{\"files\":1}}", "limits.files: "},
         {"{\"limits\":{\"cpu_time\":1.5}}", "limits.cpu_time: "},
         {"{\"limits\":{\"file_size\":-1}}", "limits.file_size: "},
+        {"{\"limits\":{\"file_size\":0}}",
+         "limits.file_size: must be a number of bytes, at least 1,"},
+        {"{\"limits\":{\"file_size\":\"0K\"}}", "limits.file_size: "},
+        {"{\"limits\":{\"memory\":0}}", "limits.memory: "},
+        {"{\"limits\":{\"pids\":0}}", "limits.pids: "},
+        {"{\"limits\":{\"open_files\":0}}", "limits.open_files: "},
         {"{\"limits\":{\"open_files\":3}}", "limits.open_files: "},
-        {"{\"limits\":{\"wall_time\":0}}", "limits.wall_time: "},
+        {"{\"limits\":{\"wall_time\":0}}",
+         "limits.wall_time: must be a number of seconds, from 0.001"},
+        {"{\"limits\":{\"wall_time\":\"0s\"}}", "limits.wall_time: "},
+        {"{\"limits\":{\"wall_time\":\"1w\"}}", "limits.wall_time: "},
+        {"{\"limits\":{\"wall_time\":true}}", "limits.wall_time: "},
         {"{\"user\":\"root\"}", "user: "},
         {"{\"user\":0}", "user: "},
         {"{\"require\":\"full\"}", "require: "},
-        {"{\"require\":[\"Full\"]}", "require: entry 1, Full must be"},
+        {"{\"require\":[\"\"]}", "require: entry 1 must be"},
     };
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
         struct failure f = {0};
         struct policy p;
         int r = parse(cases[i].text, &p, &f);
+        for (const char *at = f.text; *at; at++)
+            assert_in_range(*at, 0x20, 0x7e);
         if (r != -EINVAL || strncmp(f.text, cases[i].field, strlen(cases[i].field)) != 0)
             fail_msg("%s: %d, \"%s\" instead of \"%s…\"", cases[i].text, r, f.text, cases[i].field);
+    }
+}
+
+/* As people write them; the same as for the options of `berth exec`. */
+static void units_of_sizes_and_times(void **state)
+{
+    static const struct {
+        const char *size, *time;
+        uint64_t bytes, ms;
+    } cases[] = {
+        {"\"512M\"", "1", UINT64_C(512) << 20, 1000},
+        {"\"512m\"", "0.001", UINT64_C(512) << 20, 1},
+        {"\"512MB\"", "\"1h\"", UINT64_C(512) << 20, 3600000},
+        {"\"512MiB\"", "\"1.5m\"", UINT64_C(512) << 20, 90000},
+        {"\"2t\"", "\"20ms\"", UINT64_C(2) << 40, 20},
+        {"2097152", "\"365d\"", UINT64_C(2) << 20, UINT64_C(31536000000)},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct failure f;
+        _cleanup_policy_ struct policy p;
+        char text[128];
+        (void)snprintf(text, sizeof text, "{\"limits\":{\"memory\":%s,\"wall_time\":%s}}",
+                       cases[i].size, cases[i].time);
+        assert_int_equal(parse(text, &p, &f), 0);
+        assert_int_equal(p.memory_bytes, cases[i].bytes);
+        assert_int_equal(p.wall_time_ms, cases[i].ms);
     }
 }
 
@@ -188,6 +229,7 @@ int main(void)
         cmocka_unit_test(everything_said),
         cmocka_unit_test(over_a_base),
         cmocka_unit_test(errors_name_the_field),
+        cmocka_unit_test(units_of_sizes_and_times),
         cmocka_unit_test(sizes_are_bounded),
         cmocka_unit_test(path_of_the_field_in_a_larger_document),
     };

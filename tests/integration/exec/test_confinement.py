@@ -81,7 +81,7 @@ def listener():
 
 
 def run(run_berth, *argv, **keywords):
-    return run_berth("exec", "-w", WORKSPACE, "--", *argv, **keywords)
+    return run_berth("exec", "-w", WORKSPACE, *keywords.pop("options", ()), "--", *argv, **keywords)
 
 
 def look(run_berth, listener, *paths):
@@ -100,6 +100,10 @@ def sandbox_inits(service):
 def sandbox_init(service):
     init, = sandbox_inits(service)
     return init
+
+
+def set_policy(run_berth, policy, check=True):
+    return run_berth("policy", "--set", "-", WORKSPACE, input=json.dumps(policy), check=check)
 
 
 def measured(run_berth, check=True):
@@ -294,6 +298,21 @@ def test_terminal_is_the_sandboxs_own(confined, run_berth):
 
 # --- policies ------------------------------------------------------------------------------
 
+def test_timeout_of_the_policy(confined, run_berth):
+    """The timeout that is told is the one that applied, and whose it was."""
+    confined(policy={"limits": {"wall_time": 0.5}})
+    whose = ", the limit of the workspace's policy (limits.wall_time); 1 process removed\n"
+    result = run(run_berth, "sleep", "60", options=("--timeout", "100"))
+    assert (result.returncode, result.stderr) == (124, "berth: timed out after 0.5 s" + whose)
+    run(run_berth, "sleep", "60", options=("--detach", "--id", "long"), check=True)
+    result = run_berth("wait", "-w", WORKSPACE, "--json", "long")
+    assert (result.returncode, json.loads(result.stdout)["timeout_ms"]) == (124, 500)
+    verdict = json.loads(run(run_berth, "sleep", "60", options=("--json",)).stdout)
+    assert (verdict["verdict"], verdict["timeout_ms"]) == ("timed_out", 500)
+    result = run(run_berth, "sleep", "60", options=("--timeout", "0.1"))
+    assert result.stderr == "berth: timed out after 0.1 s; 1 process removed\n"
+
+
 def test_policy_of_the_workspace(confined, run_berth, harness, listener):
     shown = harness.new_path("shown")
     shown.mkdir()
@@ -308,7 +327,6 @@ def test_policy_of_the_workspace(confined, run_berth, harness, listener):
     result = run(run_berth, "sh", "-c", f"ulimit -Hn; ulimit -Hf; ulimit -St; echo x > {shown}/file")
     assert result.stdout.split() == ["64", "2048", "7"]
     assert "Read-only file system" in result.stderr
-    assert run(run_berth, "sleep", "60").returncode == 124
     told = measured(run_berth)
     assert told["asked"]["limits"] == {"memory": None, "pids": None, "cpu": None, "cpu_time": 7, "disk": None, "files": None, "wall_time": 2.5,
                                        "file_size": 1 << 20, "open_files": 64}
@@ -316,6 +334,31 @@ def test_policy_of_the_workspace(confined, run_berth, harness, listener):
     assert told["measured"]["facts"]["limits"] == {"open_files": 64, "file_size": 1 << 20, "cpu_time": 8}
     text = run_berth("policy", WORKSPACE, check=True).stdout
     assert re.search(r"^network +host +host$", text, re.M), text
+
+
+@pytest.mark.parametrize("without", ["", "mount-namespace"])
+def test_what_is_read_besides_has_no_secrets(confined, run_berth, harness, without):
+    """What hides keys and passwords stays when a directory above it is shown, by whatever name."""
+    link = harness.new_path("link")
+    link.symlink_to("/etc")
+    confined(without, policy={"filesystem": {"read": ["/etc", str(link)]}})
+    names = ("shadow", "gshadow", "ssh", "ssl/private", "hostname")
+    script = "; ".join(f"cat {path}/{name} || ls {path}/{name}/" for path in ("/etc", link) for name in names)
+    hostname = open("/etc/hostname", encoding="utf-8").read()
+    assert run(run_berth, "sh", "-c", script + "; true", check=True).stdout == 2 * hostname
+    set_policy(run_berth, {"filesystem": {"read": ["/etc", "/etc/shadow"]}})
+    assert run(run_berth, "cat", "/etc/shadow", check=True).stdout == open("/etc/shadow", encoding="utf-8").read()
+    assert run(run_berth, "cat", "/etc/gshadow").stdout == ""
+
+
+@pytest.mark.parametrize("path, why", [
+    ("/", "the service's own directory"), ("/proc/1", "commands have a /proc of their own"),
+    ("/dev", "commands have a /dev of their own"), ("/etc/ssl/private/../private/", "must be"),
+    ("/etc/ssl/./private", "is hidden, as all of /etc/ssl/private; to have that shown, name it")])
+def test_what_is_not_to_be_read_besides(confined, run_berth, path, why):
+    confined()
+    result = set_policy(run_berth, {"filesystem": {"read": [path]}}, check=False)
+    assert result.returncode == 1 and "filesystem.read: " in result.stderr and why in result.stderr
 
 
 def test_policy_of_the_service(harness, run_berth):
@@ -338,7 +381,7 @@ def test_policy_of_the_service(harness, run_berth):
 def test_policy_that_is_none(run_berth, service, policy, says):
     result = run_berth("create", "--policy", "-", "x", input=policy)
     assert (result.returncode, result.stdout) == (1, "")
-    assert f"x: policy: {says}" in result.stderr
+    assert f"x: standard input: {says}" in result.stderr
     assert run_berth("ls", "-q", check=True).stdout == ""
 
 

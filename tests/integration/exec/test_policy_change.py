@@ -43,6 +43,14 @@ def stored(service):
     return json.loads((service.root / "workspaces" / WORKSPACE / "policy.json").read_text())
 
 
+@pytest.mark.parametrize("options", [(), ("--lift",), ("--set", "-")])
+def test_a_workspace_that_is_not_there(changeable, run_berth, options):
+    changeable()
+    told = [run_berth("policy", *options, "nope", input="{}"), run_berth("exec", "-w", "nope", "--", "true")]
+    words = "nope: no such workspace; see `berth ls`, or make it with `berth create`"
+    assert [(result.returncode, words in result.stderr) for result in told] == [(1, True), (125, True)], told
+
+
 def test_later_commands_are_held_as_it_says(changeable, run_berth):
     service = changeable({"limits": {"open_files": 100, "wall_time": 1000}})
     before = "while ! test -e go; do sleep 0.05; done; " + LOOK
@@ -98,7 +106,7 @@ def test_what_cannot_be_had_changes_nothing(changeable, run_berth, what):
     before = stored(service)
     result = change(run_berth, {**policy, "user": "service"}, check=False)
     assert (result.returncode, result.stdout) == (1, "")
-    assert f"berth: policy: {WORKSPACE}: {says}" in result.stderr
+    assert f"berth: policy: {WORKSPACE}: standard input: {says}" in result.stderr
     assert stored(service) == before
     assert run(run_berth, "sh", "-c", "ulimit -Hn", check=True).stdout == "100\n"
 

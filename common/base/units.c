@@ -1,4 +1,4 @@
-#include "cli/units.h"
+#include "base/units.h"
 
 #include <errno.h>
 #include <math.h>
@@ -22,10 +22,11 @@ bool units_duration(const char *text, double max_s, uint64_t *ret_ms)
     for (size_t i = 0; i < ARRAY_SIZE(units); i++) {
         if (strcmp(end, units[i].name) != 0)
             continue;
-        double ms = ceil(n * units[i].ms);
+        double ms = n * units[i].ms;
         if (ms > max_s * 1000)
             return false;
         *ret_ms = (uint64_t)ms;
+        *ret_ms += (double)*ret_ms < ms;
         return true;
     }
     return false;
@@ -33,7 +34,7 @@ bool units_duration(const char *text, double max_s, uint64_t *ret_ms)
 
 bool units_size(const char *text, uint64_t *ret)
 {
-    static const char letters[] = "kmg";
+    static const char letters[] = "kmgt";
     char *end;
     if (text[0] < '0' || text[0] > '9')
         return false;
