@@ -8,6 +8,6 @@
  * rounded up. False: it is none, or below 0, or more than max_s seconds. */
 bool units_duration(const char *text, double max_s, uint64_t *ret_ms);
 
-/* A whole number of bytes, or with k, M, G or T behind it (and B or iB, in either case) that multiple
- * of 1024. False: it is none, or 0, or too large for a signed number of 64 bits. */
+/* A whole number of bytes, or with k, M, G or T behind it (and B or iB, in either case) that
+ * multiple of 1024. False: it is none, or 0, or too large for a signed number of 64 bits. */
 bool units_size(const char *text, uint64_t *ret);

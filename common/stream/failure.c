@@ -174,7 +174,8 @@ int stream_failure_status(struct stream *s, unsigned status, const char *reason,
             s->url, separator, reason);
     case 429:
     case 503:
-        return failure_set(f, -EBUSY, "%s: the service takes no more connections now%s%s. Try again later",
+        return failure_set(f, -EBUSY,
+                           "%s: the service takes no more connections now%s%s. Try again later",
                            s->url, separator, reason);
     case 502:
     case 504:
