@@ -49,8 +49,9 @@ static const char *const client_keys[] = {
     "url",      "token_file",      "ca_file", "cert_file", "key_file", "connect_timeout",
     "symlinks", "system_prefixes", "persist", NULL};
 static const char *const service_keys[] = {
-    "root",      "listen", "access_file", "audit_log",     "tls_cert", "tls_key", "tls_client_ca",
-    "log_level", "watch",  "visibility",  "keep_verdicts", "policy",   "confine", NULL};
+    "root",          "listen",        "access_file", "audit_log",   "tls_cert",
+    "tls_key",       "tls_client_ca", "log_level",   "watch",       "visibility",
+    "keep_verdicts", "policy",        "confine",     "socket_mode", NULL};
 static const struct section sections[] = {{"client", client_keys}, {"service", service_keys}};
 
 static void join_keys(const char *const *keys, char *text, size_t size)
@@ -542,6 +543,26 @@ static int load_confine(const struct document *d, const struct service_flags *fl
     return r;
 }
 
+/* A string in the file, too: JSON has no octal numbers. */
+static int load_socket_mode(const struct document *d, const struct service_flags *flags,
+                            struct service_settings *s, struct failure *f)
+{
+    const char *text = flags->socket_mode;
+    int r = text ? 0 : string_of(d, "service", "socket_mode", &text, f);
+    s->socket_mode = CONFIG_SOCKET_MODE;
+    if (r < 0 || !text)
+        return r;
+    size_t len = strspn(text, "01234567");
+    unsigned long mode = strtoul(text, NULL, 8);
+    if (len == 0 || len > 4 || text[len] || mode > 0777 || (mode & 0600) != 0600)
+        return failure_set(f, -EINVAL,
+                           "%s%s must be an octal mode that has 0600, for example \"0660\"",
+                           flags->socket_mode ? "" : d->file,
+                           flags->socket_mode ? "--socket-mode" : ": service.socket_mode");
+    s->socket_mode = (mode_t)mode;
+    return 0;
+}
+
 static int load_keep_verdicts(const struct document *d, const struct service_flags *flags,
                               struct service_settings *s, struct failure *f)
 {
@@ -663,6 +684,7 @@ int service_settings_load(const struct service_flags *flags, struct service_sett
         (r = file_setting(&d, flags->tls_client_ca, NULL, "service", "tls_client_ca",
                           &s.tls_client_ca, f)) < 0 ||
         (r = load_log_level(&d, flags, &s, f)) < 0 || (r = load_watch(&d, flags, &s, f)) < 0 ||
+        (r = load_socket_mode(&d, flags, &s, f)) < 0 ||
         (r = load_keep_verdicts(&d, flags, &s, f)) < 0 ||
         (r = load_confine(&d, flags, &s, f)) < 0 || (r = load_visibility(&d, flags, &s, f)) < 0 ||
         (r = load_policy(&d, flags, &s, f)) < 0)

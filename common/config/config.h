@@ -6,6 +6,7 @@
  *                  "system_prefixes": [ … ] },
  *     "service": { "root", "listen": [ … ], "access_file", "audit_log", "tls_cert", "tls_key",
  *                  "tls_client_ca", "log_level": "error"|"warning"|"info"|"debug",
+ *                  "socket_mode": "0600",
  *                  "watch": "auto"|"fanotify"|"inotify"|"none",
  *                  "confine": "auto"|"require"|"off",
  *                  "visibility": [ rules as in visibility.h, one a string ],
@@ -21,6 +22,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 #include <stdint.h>
 
 #include "base/failure.h"
@@ -84,6 +86,7 @@ struct service_flags {
     const char *tls_client_ca;
     const char *log_level;
     const char *watch;
+    const char *socket_mode; /* octal */
     const char *confine;
     const char *keep_verdicts; /* seconds */
     const char *prune;         /* as config_rules_load; replaces the file's rules */
@@ -94,6 +97,9 @@ struct service_flags {
  */
 #define CONFIG_KEEP_VERDICTS_S 3600
 #define CONFIG_KEEP_VERDICTS_MAX 31536000
+
+/* Who may connect by default: the service's user. */
+#define CONFIG_SOCKET_MODE 0600
 
 /* How changes beside the service are noticed. */
 enum config_watch {
@@ -128,6 +134,7 @@ struct service_settings {
     char *tls_client_ca;
     enum log_level log_level;
     enum config_watch watch;
+    mode_t socket_mode; /* of unix sockets, but that of the root */
     enum config_confine confine;
     uint32_t keep_verdicts_s;
     char *prune;                         /* the flag's profile or file, or NULL */

@@ -31,7 +31,7 @@ const char token_usage[] =
     "      --id ID             its name, in logs and for revoke (default: random)\n"
     "      --note TEXT         for people\n"
     "      --user USER         no token: this user of the machine, at a unix socket that the\n"
-    "                          user may connect to: it is made with mode 0600\n"
+    "                          user may connect to (berthd --socket-mode)\n"
     "      --certificate NAME  no token: who has a client certificate with this name,\n"
     "                          subject:…, DNS:…, email:… or URI:…\n"
     "      --with-token        with --certificate: both are needed\n"
@@ -303,7 +303,7 @@ static void tell(const struct wish *w, const struct grant *g, const char *file)
     else if (g->has_token)
         (void)fprintf(stderr, ". Its token is shown this once");
     if (g->has_user)
-        (void)fprintf(stderr, ". The socket is made with mode 0600: chmod it, and its directory");
+        (void)fprintf(stderr, ". The user must be able to reach the socket: berthd --socket-mode");
     (void)fputc('\n', stderr);
 }
 

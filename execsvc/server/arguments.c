@@ -15,6 +15,7 @@ void arguments_set(struct arguments *a, const char *first, const struct service_
 {
     *a = (struct arguments){.argv = {"berthd", first}};
     (void)snprintf(a->keep, sizeof a->keep, "%u", s->keep_verdicts_s);
+    (void)snprintf(a->mode, sizeof a->mode, "%#o", (unsigned)s->socket_mode);
     const struct {
         const char *option;
         const char *value;
@@ -29,6 +30,7 @@ void arguments_set(struct arguments *a, const char *first, const struct service_
         {"--prune", s->prune},
         {"--policy", s->policy_file},
         {"--watch", config_watch_word(s->watch)},
+        {"--socket-mode", a->mode},
         {"--confine", config_confine_word(s->confine)},
         {"--keep-verdicts", a->keep},
         {"--log-level", log_level_name(s->log_level)},

@@ -8,6 +8,7 @@
 
 struct arguments {
     char keep[16];
+    char mode[16];
     const char *argv[ARGUMENTS_MAX + 2 * CONFIG_LISTEN_MAX];
 };
 

@@ -24,6 +24,7 @@ static const char usage[] =
     "      --tls-client-ca FILE  ask https clients for a certificate of this CA\n"
     "      --prune PROFILE|FILE  visibility rules for all workspaces\n"
     "      --policy FILE         what commands of new workspaces may do, berth-policy(5)\n"
+    "      --socket-mode MODE    of unix sockets, octal (default: 0600)\n"
     "      --watch HOW           how changes by commands are noticed: auto (default), fanotify,\n"
     "                            inotify or none\n"
     "      --confine HOW         whether the service confines itself: auto (default), require or\n"
@@ -51,6 +52,7 @@ enum {
     OPTION_PRUNE,
     OPTION_POLICY,
     OPTION_WATCH,
+    OPTION_SOCKET_MODE,
     OPTION_CONFINE,
     OPTION_SERVE,
     OPTION_STDIO,
@@ -73,6 +75,7 @@ static const struct option long_options[] = {
     {"prune", required_argument, NULL, OPTION_PRUNE},
     {"policy", required_argument, NULL, OPTION_POLICY},
     {"watch", required_argument, NULL, OPTION_WATCH},
+    {"socket-mode", required_argument, NULL, OPTION_SOCKET_MODE},
     {"confine", required_argument, NULL, OPTION_CONFINE},
     {"serve", no_argument, NULL, OPTION_SERVE},
     {"stdio", no_argument, NULL, OPTION_STDIO},
@@ -131,6 +134,9 @@ static int take_option(struct options *o, int option, const char *argument)
         return 0;
     case OPTION_WATCH:
         o->flags.watch = argument;
+        return 0;
+    case OPTION_SOCKET_MODE:
+        o->flags.socket_mode = argument;
         return 0;
     case OPTION_CONFINE:
         o->flags.confine = argument;

@@ -189,6 +189,16 @@ static int open_url(struct sockets *s, const char *url, struct failure *ret_fail
     return open_tcp(s, url, https ? LISTENER_HTTPS : LISTENER_HTTP, ret_failure);
 }
 
+/* They were made with 0600, and nobody else can have put another in the place of one. */
+static int set_mode(const struct sockets *s, mode_t mode, struct failure *f)
+{
+    for (size_t i = 0; i < s->count && mode != CONFIG_SOCKET_MODE; i++)
+        if (s->list[i].path && chmod(s->list[i].path, mode) < 0)
+            return failure_set(f, -errno, "%s: its mode cannot be set: %s", s->list[i].url,
+                               strerror(errno));
+    return 0;
+}
+
 int sockets_open(const struct service_settings *settings, const char *root, struct sockets *ret,
                  struct failure *ret_failure)
 {
@@ -201,6 +211,8 @@ int sockets_open(const struct service_settings *settings, const char *root, stru
         r = open_url(ret, settings->listen[i], ret_failure);
     if (r == 0 && settings->listen_count == 0)
         r = open_default(ret, ret_failure);
+    if (r == 0)
+        r = set_mode(ret, settings->socket_mode, ret_failure);
     if (r == 0)
         r = open_path(ret, path, ret_failure);
     if (r < 0)

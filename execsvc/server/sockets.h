@@ -27,10 +27,11 @@ struct sockets {
 };
 
 /* Opens those of the settings, or the default one, and ROOT/berthd.sock last: whoever can connect
- * there may connect to all. unix: a missing directory is made, 0700; a socket that nobody listens
- * on is replaced. Failures name the URL; what was opened is then closed:
- *   -EADDRINUSE   somebody else listens there       -EEXIST   the path is no socket
- *   -EINVAL       the URL, or http beyond loopback; and those of the system calls. */
+ * there may connect to all, and it alone has the mode 0600 whatever the settings say. unix: a
+ * missing directory is made, 0700; a socket that nobody listens on is replaced. Failures name the
+ * URL; what was opened is then closed: -EADDRINUSE   somebody else listens there       -EEXIST the
+ * path is no socket -EINVAL       the URL, or http beyond loopback; and those of the system calls.
+ */
 int sockets_open(const struct service_settings *settings, const char *root, struct sockets *ret,
                  struct failure *ret_failure);
 

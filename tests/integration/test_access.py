@@ -334,9 +334,10 @@ def test_a_certificate_without_an_access_file(harness, certificates):
 def test_users(harness):
     """At a unix socket that they can reach; others do not get in by it."""
     service = harness.start_service(access_file=harness.access_file(
-        {"id": "guest", "user": 65533, "workspaces": ["a-*"], "verbs": ["read"]}))
+        {"id": "guest", "user": 65533, "workspaces": ["a-*"], "verbs": ["read"]}), args=["--socket-mode", "0666"])
     harness.short.chmod(0o755)
-    os.chmod(service.socket, 0o666)
+    assert os.stat(service.socket).st_mode & 0o777 == 0o666
+    assert (service.root / "berthd.sock").stat().st_mode & 0o777 == 0o600
     code = ("import os, sys\nsys.path.insert(0, sys.argv[2])\nfrom lib import berthwire as wire\n"
             "os.setgid(int(sys.argv[3])); os.setuid(int(sys.argv[3]))\n"
             "c = wire.Connection.unix(sys.argv[1])\n"
@@ -349,6 +350,9 @@ def test_users(harness):
 
     assert json.loads(ask(65533))["granted"]["id"] == "guest"
     assert ask(65532) == "403\n"
+    for mode in ("0400", "666x", "01666", ""):
+        result = harness.run(["berthd", "--root", harness.new_path("root"), "--socket-mode", mode])
+        assert result.returncode == 1 and "--socket-mode must be an octal mode" in result.stderr, result
 
 
 # --- berth token -----------------------------------------------------------------------------
