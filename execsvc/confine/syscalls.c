@@ -242,11 +242,10 @@ int syscalls_filter_new(unsigned flags, struct sock_fprog *ret, struct failure *
     if (r == 0 && (flags & SYSCALLS_NO_IPC))
         r = refuse(ctx, ipc, ARRAY_SIZE(ipc), ENOSYS);
     /* Before what says less of the same: libseccomp loses memory the other way round. */
-    if (r == 0 && (flags & SYSCALLS_NO_PROJECTS))
-        r = refuse_projects(ctx);
-    /* The wider one first: libseccomp loses memory when it takes the place of others. */
     if (r == 0)
         r = refuse_multiplexed(ctx, flags);
+    if (r == 0 && (flags & SYSCALLS_NO_PROJECTS))
+        r = refuse_projects(ctx);
     if (r == 0)
         r = refuse_sockets(ctx, flags);
     if (r == 0)
