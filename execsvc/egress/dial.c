@@ -1,5 +1,6 @@
 #include "egress/dial.h"
 
+#include <ifaddrs.h>
 #include <sys/socket.h>
 
 #include "base/cleanup.h"
@@ -144,7 +145,23 @@ int dial_start(struct event_base *base, const struct address *addresses, size_t 
     return 0;
 }
 
-bool dial_is_own(const struct address *a)
+/* Of an interface; also what the kernel would not choose to talk from. */
+static bool is_of_interface(const struct address *a)
+{
+    struct ifaddrs *all;
+    bool found = false;
+    if (getifaddrs(&all) < 0)
+        return true; /* who cannot tell admits nothing */
+    for (const struct ifaddrs *i = all; i && !found; i = i->ifa_next) {
+        struct address of;
+        found = i->ifa_addr && address_from_socket(i->ifa_addr, &of) == 0 && address_equal(a, &of);
+    }
+    freeifaddrs(all);
+    return found;
+}
+
+/* Of a block that is routed to the machine: it talks to such an address from that very address. */
+static bool is_talked_to_from_itself(const struct address *a)
 {
     struct sockaddr_storage to;
     struct sockaddr_storage from;
@@ -152,8 +169,12 @@ bool dial_is_own(const struct address *a)
     socklen_t len = address_to_socket(a, 9, &to);
     socklen_t from_len = sizeof from;
     _cleanup_close_ int fd = socket(to.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    /* The kernel talks to an address of its own from that very address. */
     return fd >= 0 && connect(fd, (struct sockaddr *)&to, len) == 0 &&
            getsockname(fd, (struct sockaddr *)&from, &from_len) == 0 &&
            address_from_socket((struct sockaddr *)&from, &chosen) == 0 && address_equal(a, &chosen);
+}
+
+bool dial_is_own(const struct address *a)
+{
+    return is_talked_to_from_itself(a) || is_of_interface(a);
 }

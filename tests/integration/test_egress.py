@@ -12,7 +12,7 @@ import pytest
 
 from lib.egress import Egress, Workspace, descriptors_of, read_all, read_head
 from lib.harness import wait_until
-from lib.world import MACHINE, Files, World
+from lib.world import MACHINE, MACHINE_ALSO, Files, World
 
 NAMES = {
     "example.org": [["198.51.100.10"]],
@@ -29,6 +29,7 @@ NAMES = {
     "mapped.example.org": [["::ffff:127.0.0.1"]],
     "nat64.example.org": [["64:ff9b::7f00:1"]],
     "self.example.org": [[MACHINE]],
+    "also.example.org": [[MACHINE_ALSO]],
     "mixed.example.org": [["10.9.9.9", "198.51.100.10", "127.0.0.1"]],
     "closed.example.org": [["198.51.100.11"]],
     "nowhere.example.org": [["203.0.113.99"]],
@@ -44,7 +45,7 @@ def world(tmp_path_factory, certificates):
                     "fd00::10"):
         world.serve(address, 80)
     world.serve("198.51.100.10", 443, tls=site)
-    for address in ("127.0.0.1", "::1", MACHINE):
+    for address in ("127.0.0.1", "::1", MACHINE, MACHINE_ALSO):
         world.serve(address, 80, where=world.machine)
     yield world
     world.close()
@@ -166,6 +167,7 @@ INSIDE = {
     "mapped": "127.0.0.1 is loopback",
     "nat64": "64:ff9b::7f00:1 is loopback",
     "self": f"{MACHINE} is the service's own machine",
+    "also": f"{MACHINE_ALSO} is the service's own machine",
 }
 
 

@@ -26,6 +26,7 @@ SERVERS = ["198.51.100.10", "198.51.100.11", "203.0.113.5", "198.51.100.53", "10
            "169.254.169.254", "2001:db8::10", "fd00::10"]
 NAME_SERVER = "198.51.100.53"
 MACHINE = "192.0.2.2"
+MACHINE_ALSO = "192.0.2.3"  # from which it would not choose to talk
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -232,7 +233,8 @@ class World:
             self.servers.ip("addr", "add", address, "dev", "down0",
                             *(["nodad"] if ":" in address else []))
         self.servers.ip("link", "set", "down0", "up")
-        self.machine.ip("addr", "add", f"{MACHINE}/24", "dev", "up0")
+        for address in (MACHINE, MACHINE_ALSO):
+            self.machine.ip("addr", "add", f"{address}/24", "dev", "up0")
         self.machine.ip("addr", "add", "2001:db8:1::2/64", "dev", "up0", "nodad")
         self.machine.ip("link", "set", "up0", "up")
         self.machine.ip("route", "add", "default", "via", "192.0.2.1")
