@@ -1,5 +1,6 @@
 #include "server/bounds.h"
 
+#include <fcntl.h>
 #include <linux/capability.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -41,7 +42,10 @@ static int enter_landlock(const char *root, char *text, size_t size)
     int r = landlock_new(&options, &set);
     if (r == 0)
         r = landlock_allow(set, root, LANDLOCK_KEEP);
-    /* What it may know of itself: how large it is, and sanitisers more. */
+    /* What it may know of itself: how large it is, and sanitisers more. Open for good: a rule is of
+     * an inode, and the kernel makes another one when it has forgotten the directory. */
+    if (r == 0 && open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC) < 0)
+        r = -errno;
     if (r == 0)
         r = landlock_allow(set, "/proc/self", LANDLOCK_READ);
     if (r == 0)

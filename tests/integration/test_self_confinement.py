@@ -150,6 +150,14 @@ def test_each_bound_is_what_stops_it(harness, without):
 ALSO = {"kill": "service-landlock", "tgkill": "service-landlock", "packet": "service-capabilities"}
 
 
+def test_what_it_knows_of_itself_lasts(harness):
+    """The kernel forgets directories of /proc, and with them the rule that was made for one."""
+    service = harness.start_service()
+    Path("/proc/sys/vm/drop_caches").write_text("2")
+    with raw.Stream(service.url) as stream:
+        assert stream.status()["resident_bytes"] > 0
+
+
 def test_confine_off_and_require(harness):
     service = harness.start_service(args=["--confine", "off"])
     told = confinement_of(service)
