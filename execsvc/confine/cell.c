@@ -280,7 +280,7 @@ static int plan_filter(struct confinement *c, struct cell *cell, const struct pl
     unsigned flags =
         (p->policy->network == POLICY_NETWORK_NONE && !p->own_network ? SYSCALLS_NO_SOCKETS : 0) |
         (!p->sandboxed && !p->landlocked ? SYSCALLS_NO_TRACING : 0) |
-        (own_files && !p->own_root ? SYSCALLS_NO_UNIX : 0) |
+        (own_files && !p->own_root ? SYSCALLS_NO_UNIX | SYSCALLS_NO_SETID : 0) |
         (!p->sandboxed ? SYSCALLS_NO_OTHERS : 0) | (!own_ipc ? SYSCALLS_NO_IPC : 0) |
         (limits_disk(p->policy) ? SYSCALLS_NO_PROJECTS : 0);
     struct sock_fprog *filter = &c->filters[flags];

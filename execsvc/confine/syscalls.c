@@ -127,6 +127,26 @@ static int refuse_others(scmp_filter_ctx ctx)
     return r;
 }
 
+/* A path may lead to any file of the service's user, which others could then run as that user. */
+static int refuse_setid(scmp_filter_ctx ctx)
+{
+    static const struct {
+        const char *name;
+        unsigned mode; /* which argument */
+    } calls[] = {{"chmod", 1}, {"fchmodat", 2}, {"fchmodat2", 2}};
+    static const scmp_datum_t bits[] = {S_ISUID, S_ISGID};
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(calls) * ARRAY_SIZE(bits); i++) {
+        int number = seccomp_syscall_resolve_name(calls[i / ARRAY_SIZE(bits)].name);
+        scmp_datum_t bit = bits[i % ARRAY_SIZE(bits)];
+        if (number != __NR_SCMP_ERROR)
+            r = seccomp_rule_add(
+                ctx, SCMP_ACT_ERRNO(EPERM), number, 1,
+                SCMP_CMP(calls[i / ARRAY_SIZE(bits)].mode, SCMP_CMP_MASKED_EQ, bit, bit));
+    }
+    return r;
+}
+
 /* Typing into the terminal of whoever looks on. The kernel compares 32 bits. */
 static int refuse_terminals(scmp_filter_ctx ctx)
 {
@@ -241,6 +261,8 @@ int syscalls_filter_new(unsigned flags, struct sock_fprog *ret, struct failure *
         r = refuse_others(ctx);
     if (r == 0 && (flags & SYSCALLS_NO_IPC))
         r = refuse(ctx, ipc, ARRAY_SIZE(ipc), ENOSYS);
+    if (r == 0 && (flags & SYSCALLS_NO_SETID))
+        r = refuse_setid(ctx);
     /* Before what says less of the same: libseccomp loses memory the other way round. */
     if (r == 0)
         r = refuse_multiplexed(ctx, flags);

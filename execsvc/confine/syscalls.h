@@ -13,7 +13,8 @@ enum syscalls_flag {
     SYSCALLS_NO_OTHERS = 8,  /* limits and priorities of others: there is no pid namespace */
     SYSCALLS_NO_IPC = 16,    /* there is no ipc namespace */
     SYSCALLS_NO_PROJECTS = 32, /* to leave the one whose quota limits the workspace */
-    SYSCALLS_FLAGS = 64,       /* how many combinations there are */
+    SYSCALLS_NO_SETID = 64,    /* set-user-ID files: no layer sees whose mode is changed */
+    SYSCALLS_FLAGS = 128,      /* how many combinations there are */
 };
 
 /* A filter, to be freed by syscalls_filter_release. -ENOMEM; others when libseccomp cannot. */

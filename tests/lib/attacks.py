@@ -119,6 +119,8 @@ GROUPS = {
         Attack("service-program", "the service's own program", "write {program}", _files()),
         Attack("look", "whether a file outside exists", "look {secret}", (("mount-namespace", "ENOENT"),)),
         Attack("chmod", "the mode of a file outside", "chmod {secret}", (("mount-namespace", "ENOENT"),)),
+        Attack("set-id-outside", "a set-user-ID file made of one outside", "make-set-id {secret}",
+               (("mount-namespace", "ENOENT"), ("seccomp without mount-namespace", "EPERM"))),
         Attack("utimes", "the times of a file outside", "utimes {secret}", (("mount-namespace", "ENOENT"),)),
         Attack("xattr", "attributes of a file outside", "xattr {secret}", (("mount-namespace", "ENOENT"),)),
         Attack("watch", "names as they are made outside (inotify)", "watch {outside}",

@@ -96,6 +96,14 @@ static int change_mode(char **args)
     return result_of(chmod(args[0], st.st_mode & 07777));
 }
 
+static int make_set_id(char **args)
+{
+    struct stat st;
+    if (stat(args[0], &st) < 0)
+        return -errno;
+    return result_of(chmod(args[0], (st.st_mode & 07777) | S_ISUID));
+}
+
 static int set_attribute(char **args)
 {
     return result_of(setxattr(args[0], "user.attack", "x", 1, 0));
@@ -182,6 +190,7 @@ const struct attack attacks_on_paths[] = {
     {"make", make_file, 1},
     {"look", look_at, 1},
     {"chmod", change_mode, 1},
+    {"make-set-id", make_set_id, 1},
     {"xattr", set_attribute, 1},
     {"utimes", set_times, 1},
     {"watch", watch, 1},
