@@ -25,7 +25,8 @@ from lib.harness import wait_until
 from lib.ordinary import USER, give, let_in, ordinary_service
 from lib.processes import name_of, processes_with
 
-pytestmark = [pytest.mark.sandbox,
+# Some send a signal to all that they can, and where nothing stops them that ends machines of User Mode Linux.
+pytestmark = [pytest.mark.sandbox, pytest.mark.xdist_group("machine"),
               pytest.mark.skipif(os.geteuid() != 0, reason="only root can lay out what is attacked")]
 
 SECRET = "secret of the machine\n"
@@ -314,7 +315,7 @@ def ordinary_world(harness):
 # What one ordinary user can do to another's programs where nothing stops it, and needs no privilege.
 WITHOUT_PRIVILEGES = {
     "read", "policy", "read-workspace", "climb", "link", "any-process", "hard-link", "write", "make", "service-program",
-    "look", "chmod", "utimes", "xattr", "watch", "take-abstract", "take-path", "host-socket", "service-socket", "datagram",
+    "look", "chmod", "set-id-outside", "utimes", "xattr", "watch", "take-abstract", "take-path", "host-socket", "service-socket", "datagram",
     "proc-root", "proc-cwd", "proc-fd", "proc-fd-other", "ptrace-service", "ptrace-other", "memory-service",
     "memory-other", "proc-mem", "environment", "pidfd-getfd", "kcmp", "limit", "slow-down", "pin-down", "oom-score",
     "signal-service", "signal-keeper", "signal-other", "signal-pidfd", "signal-all", "signal-by-owner", "set-user-id",

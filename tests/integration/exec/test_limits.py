@@ -254,7 +254,7 @@ def test_limit_that_cannot_be_set(harness, run_berth, limit):
     assert not (service.root / "workspaces" / WORKSPACE / "tree" / "ran").exists()
 
 
-@pytest.mark.parametrize("option,word", [("--memory", "0"), ("--memory", "1T"), ("--memory", "-1"), ("--memory", ""),
+@pytest.mark.parametrize("option,word", [("--memory", "0"), ("--memory", "1Q"), ("--memory", "-1"), ("--memory", ""),
                                          ("--processes", "0"), ("--processes", "x"), ("--processes", "-3")])
 def test_limits_that_are_none(run_berth, option, word):
     refused = run_berth("exec", "-w", WORKSPACE, option, word, "--", "true")
