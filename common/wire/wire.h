@@ -28,8 +28,10 @@
 #define WIRE_LOCK_END INT64_MAX /* last byte of a lock that goes to the end, wherever that is */
 #define WIRE_LOCK_WAITS_MAX 256 /* LOCK_SETs of one connection that may wait at a time */
 #define WIRE_PAYLOAD_MAX \
-    0x400000              /* no frame is larger, whatever the table: bounds one frame's memory */
-#define WIRE_ALSO_MAX 512 /* directories that a READTREE names beside the first; 8 bytes each */
+    0x400000                /* no frame is larger, whatever the table: bounds one frame's memory */
+#define WIRE_ALSO_MAX 512   /* directories that a READTREE names beside the first; 8 bytes each */
+#define WIRE_PARTS_MAX 1024 /* parts of a directory in one TREE */
+#define WIRE_READPARTS_MAX 400 /* parts that one READPARTS asks for; 20 bytes each */
 #define WIRE_ATTR_SIZE 108
 #define WIRE_EXEC_ID_MAX 64 /* bytes of a command's ID */
 #define WIRE_KEY_SIZE 16    /* bytes of a session's key: nobody guesses it */
@@ -116,7 +118,8 @@ enum wire_write_flags {
 };
 
 enum wire_tree_flags {
-    WIRE_TREE_ALONE = 1, /* the directory itself, none below it */
+    WIRE_TREE_ALONE = 1,   /* the directory itself, none below it */
+    WIRE_TREE_DIGESTS = 2, /* listings by their digests */
 };
 
 enum wire_readfiles_flags {

@@ -151,6 +151,8 @@ static size_t reply_size(const struct wire_message *m, const struct wire_row *ro
         return at_most(m->readdir.size, WIRE_DATA_MAX);
     if (m->type == WIRE_READTREE)
         return at_most(m->readtree.size, WIRE_DATA_MAX);
+    if (m->type == WIRE_READPARTS)
+        return WIRE_DATA_MAX;
     if (m->type == WIRE_READFILES)
         return m->readfiles.files.count * FILE_OVERHEAD +
                at_most(m->readfiles.size + (size_t)WIRE_FILE_MAX, WIRE_DATA_MAX);

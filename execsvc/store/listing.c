@@ -6,6 +6,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "wire/part.h"
+
 /* --- the directory ----------------------------------------------------------------- */
 
 /* Of another's directory only who may do everything can read it without setting its access time. */
@@ -165,8 +167,16 @@ size_t listing_entry_size(size_t name_len)
 static bool fits(const struct listing *l, size_t name_len)
 {
     /* At least one, however little was asked for: an empty reply would mean the end. */
-    return l->count == 0 ||
-           (l->count < LISTING_COUNT_MAX && l->list->len + listing_entry_size(name_len) <= l->size);
+    return l->count == 0 || (l->count < LISTING_COUNT_MAX && !l->cut &&
+                             l->list->len + listing_entry_size(name_len) <= l->size);
+}
+
+static void note_part(struct listing *l, struct bytes name)
+{
+    if (!l->in_parts || !part_ends(name, l->list->len - l->part_start))
+        return;
+    l->part_start = l->list->len;
+    l->cut = l->list->len + PART_SIZE_MAX > l->size;
 }
 
 int listing_add_block(struct listing *l, const uint8_t *block, size_t len, bool *ret_within)
@@ -175,8 +185,11 @@ int listing_add_block(struct listing *l, const uint8_t *block, size_t len, bool 
     for (size_t at = 0; at < len;) {
         const struct kernel_dirent *d = (const void *)(block + at);
         if (is_listed(l, d)) {
+            uint32_t count = l->count;
             l->full = !fits(l, strlen(d->name));
             int r = l->full ? 0 : add(l, d);
+            if (l->count > count)
+                note_part(l, bytes_of_string(d->name));
             if (l->full || r < 0) {
                 *ret_within = true;
                 return r;

@@ -38,6 +38,9 @@ struct listing {
     uint64_t position;   /* cookie of the last entry taken */
     bool plus;
     bool full;
+    bool in_parts;     /* what does not fit whole is cut between parts (wire/part.h) */
+    size_t part_start; /* in list */
+    bool cut;          /* another part may not fit */
 };
 
 /* Bytes of the list that an entry takes. */

@@ -52,6 +52,7 @@ static operation_function *const file_operations[] = {
     ROW(LOCK_CLAIM, lock_claim),
     ROW(READTREE, readtree),
     ROW(READFILES, readfiles),
+    ROW(READPARTS, readparts),
 };
 
 static operation_function *find_operation(enum wire_type type)

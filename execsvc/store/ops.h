@@ -53,6 +53,7 @@ OPERATION(lock_claim);
 OPERATION(readdir);
 /* ops_tree.c */
 OPERATION(readtree);
+OPERATION(readparts);
 /* ops_content.c */
 OPERATION(readfiles);
 /* ops_xattr.c */

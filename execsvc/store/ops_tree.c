@@ -3,24 +3,50 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "wire/part.h"
 
 /* Directories that one request looks at, sent or not. Stops a tree of empty or of huge ones from
  * holding a worker for long. As many as a TREE holds. */
 #define TREE_DIRECTORIES_MAX 4096
 
-/* A TREE_DIRECTORY without its entries, and its length in the list. */
+/* A TREE_DIRECTORY or TREE_DIGEST without its entries, and its length in the list. */
 #define DIRECTORY_SIZE ((size_t)(4 + 8 + 4 + 4 + 4 + WIRE_ATTR_SIZE + 4))
+
+/* So much more than the list's bytes is looked at for digests, when somebody goes through a tree:
+ * who opens the first directory is not to wait for so much. Bounds how long it holds a worker. */
+#define DIGESTS_FACTOR 4
+
+/* Of the list's bytes, what is left for digests, for which there is always room so. */
+#define DIGESTS_RESERVE ((size_t)512 << 10)
+
+/* A TREE_PART that stands for PART_SIZE_LEAST bytes, if none of its nodes follow each other; and so
+ * many times more are those at least. */
+#define PART_RECORD_MAX ((size_t)512)
+#define DIGESTS_LEAST (PART_SIZE_LEAST / PART_RECORD_MAX)
+
+/* A part of READPARTS. */
+#define RANGE_SIZE 20
 
 struct walk {
     struct file_session *session;
-    struct buffer *list; /* TREE_DIRECTORY elements */
+    struct buffer *list; /* TREE_DIRECTORY elements, or TREE_DIGEST */
     uint32_t count;
     size_t size;           /* list bytes asked for */
+    size_t looked;         /* with digests: bytes that they stand for, */
+    size_t looks;          /* and at most so many */
     struct buffer names;   /* of one directory, as the kernel gives them */
     struct buffer entries; /* of one directory: DIRENT elements */
     struct buffer queue;   /* u64 nodes of directories, breadth first */
+    struct buffer parts;   /* of one directory: TREE_PART elements */
+    struct buffer bare;    /* entries of one part, without nodes, */
+    struct buffer nodes;   /* and these */
     dev_t device;
+    struct wire_time since; /* what changed earlier comes by its digest */
+    bool digests;
+    bool again; /* what rules leave out has been counted */
 };
 
 static void walk_release(struct walk *w)
@@ -28,6 +54,9 @@ static void walk_release(struct walk *w)
     buffer_release(&w->names);
     buffer_release(&w->entries);
     buffer_release(&w->queue);
+    buffer_release(&w->parts);
+    buffer_release(&w->bare);
+    buffer_release(&w->nodes);
 }
 #define _cleanup_walk_ _cleanup_(walk_release)
 
@@ -92,16 +121,92 @@ static int enqueue_directories(struct walk *w, uint32_t count)
     return r;
 }
 
+static uint64_t number_at(const uint8_t *p, size_t size)
+{
+    uint64_t value = 0;
+    for (size_t i = 0; i < size; i++)
+        value |= (uint64_t)p[i] << (8 * i);
+    return value;
+}
+
 /* nodes: u64 each, as on the wire. */
 static int enqueue_named(struct walk *w, struct bytes nodes)
 {
     int r = 0;
     for (size_t at = 0; r == 0 && at < nodes.len; at += sizeof(uint64_t)) {
-        uint64_t node = 0;
-        for (size_t i = 0; i < sizeof node; i++)
-            node |= (uint64_t)nodes.data[at + i] << (8 * i);
+        uint64_t node = number_at(nodes.data + at, sizeof node);
         r = buffer_append(&w->queue, &node, sizeof node);
     }
+    return r;
+}
+
+/* Adds an element that is not of a fixed size: its length is known when it is there. */
+static int append_element(struct buffer *list, const struct wire_message *m)
+{
+    size_t before = list->len;
+    int r = buffer_append_u32(list, 0);
+    if (r == 0)
+        r = wire_encode(list, m);
+    if (r < 0) {
+        list->len = before;
+        return r;
+    }
+    uint32_t size = (uint32_t)(list->len - before - 4);
+    for (size_t i = 0; i < 4; i++)
+        list->data[before + i] = (uint8_t)(size >> (8 * i));
+    return 0;
+}
+
+/* recent: its entries go along, if there is room. */
+static int append_part(struct walk *w, struct bytes elements, uint32_t count, uint64_t cookie,
+                       bool recent)
+{
+    uint8_t digest[PART_DIGEST_SIZE];
+    w->bare.len = w->nodes.len = 0;
+    int r = part_take_nodes(elements, &w->bare, &w->nodes);
+    if (r == 0)
+        r = part_digest(buffer_view(&w->bare), digest);
+    if (r < 0)
+        return r;
+    bool whole = recent && w->list->len + w->parts.len + elements.len + DIGESTS_RESERVE <= w->size;
+    const struct wire_message m = {
+        .type = WIRE_TREE_PART,
+        .tree_part = {.digest = bytes_of(digest, sizeof digest),
+                      .size = (uint32_t)elements.len,
+                      .cookie = cookie,
+                      .nodes = buffer_view(&w->nodes),
+                      .entries = whole ? wire_list_of(&w->bare, count) : (struct wire_list){0}}};
+    return append_element(&w->parts, &m);
+}
+
+static bool is_recent(const struct walk *w, const struct wire_time *t)
+{
+    return t->sec != w->since.sec ? t->sec > w->since.sec : t->nsec >= w->since.nsec;
+}
+
+/* Cuts the directory's entries into parts. */
+static int make_parts(struct walk *w, uint32_t *ret_count)
+{
+    const struct wire_list list = entries_of(w, 0);
+    struct wire_message m;
+    uint32_t start = 0, entries = 0, count = 0;
+    bool recent = false;
+    int r = 0;
+    w->parts.len = 0;
+    for (uint32_t offset = 0; r == 0 && next_entry(&list, &offset, &m);) {
+        const struct wire_dirent *entry = &m.dirent;
+        entries++;
+        recent |= entry->node && is_recent(w, &entry->attr.ctime);
+        if (offset < list.len && !part_ends(entry->name, offset - start))
+            continue;
+        r = append_part(w, bytes_of(list.data + start, offset - start), entries, entry->cookie,
+                        recent);
+        start = offset;
+        entries = 0;
+        recent = false;
+        count++;
+    }
+    *ret_count = count;
     return r;
 }
 
@@ -114,25 +219,55 @@ static int append_directory(struct walk *w, const struct listing *l, bool end)
                                                 .hidden = l->left_out.hidden,
                                                 .entries = entries_of(w, l->count)}};
     struct statx stx;
-    size_t before = w->list->len;
+    uint32_t parts = 0;
     int r = grip_statx_fd(l->fd, &stx);
     if (r == 0)
         r = node_attr(l->dir, &stx, &m.tree_directory.attr);
-    if (r == 0)
-        r = buffer_append_u32(w->list, (uint32_t)(DIRECTORY_SIZE - 4 + w->entries.len));
-    if (r == 0)
-        r = wire_encode(w->list, &m);
+    if (r == 0 && w->digests)
+        r = make_parts(w, &parts);
     if (r < 0)
-        w->list->len = before;
-    else
+        return r;
+    if (w->digests) {
+        const struct wire_tree_directory d = m.tree_directory;
+        m = (struct wire_message){.type = WIRE_TREE_DIGEST,
+                                  .tree_digest = {.node = d.node,
+                                                  .end = d.end,
+                                                  .unlisted = d.unlisted,
+                                                  .hidden = d.hidden,
+                                                  .attr = d.attr,
+                                                  .parts = wire_list_of(&w->parts, parts)}};
+        if (w->list->len + DIRECTORY_SIZE + w->parts.len > w->size)
+            return -E2BIG;
+    }
+    r = append_element(w->list, &m);
+    if (r == 0) {
         w->count++;
+        w->looked += DIRECTORY_SIZE + w->entries.len;
+    }
     return r;
+}
+
+static size_t minus(size_t a, size_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+/* Bytes of entries that fit in the next directory, never more than could come whole. */
+static size_t room_in(const struct walk *w)
+{
+    size_t room = minus(w->size, w->list->len + DIRECTORY_SIZE);
+    if (!w->digests)
+        return room;
+    size_t stands_for = minus(room, PART_RECORD_MAX) * DIGESTS_LEAST;
+    size_t looks = minus(w->looks, w->looked + DIRECTORY_SIZE);
+    size_t least = stands_for < looks ? stands_for : looks;
+    return least < w->size ? least : w->size;
 }
 
 /* Adds an open directory. first: even if only a part of it fits. */
 static int add_open(struct walk *w, struct listing *l, bool first)
 {
-    size_t room = w->size - w->list->len - DIRECTORY_SIZE;
+    size_t room = room_in(w);
     bool end, within = false;
     int r = read_names(w, l->fd, room, &end);
     if (r < 0)
@@ -142,6 +277,7 @@ static int add_open(struct walk *w, struct listing *l, bool first)
     w->entries.len = 0;
     l->list = &w->entries;
     l->size = room;
+    l->in_parts = first;
     r = listing_add_block(l, w->names.data, w->names.len, &within);
     if (r == 0) {
         end = end && !within;
@@ -165,7 +301,7 @@ static int add_directory(struct walk *w, uint64_t number, bool first, uint64_t c
     int r = node_get_directory(w->session, number, &dir);
     if (r < 0)
         return r;
-    if (w->size < w->list->len + DIRECTORY_SIZE)
+    if (w->size < w->list->len + DIRECTORY_SIZE || (w->digests && room_in(w) == 0))
         return -E2BIG;
     r = view_open(w->session, dir, &l.view);
     if (r < 0)
@@ -185,9 +321,9 @@ static int add_directory(struct walk *w, uint64_t number, bool first, uint64_t c
         l.dir = dir;
         l.fd = fd;
         r = add_open(w, &l, first);
-        if (r == 0)
+        if (r == 0 && !w->again)
             listing_count(&l);
-        else
+        if (r < 0)
             node_forget(w->session, number, 1);
     }
     view_close(&l.view);
@@ -195,16 +331,27 @@ static int add_directory(struct walk *w, uint64_t number, bool first, uint64_t c
     return r;
 }
 
+static struct wire_time time_before(uint32_t ms)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    int64_t at = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - ms;
+    return (struct wire_time){.sec = at / 1000, .nsec = (uint32_t)(at % 1000) * 1000000};
+}
+
 OPERATION(readtree)
 {
     const struct wire_readtree *asked = &m->readtree;
-    if ((asked->flags & ~(uint32_t)WIRE_TREE_ALONE) || asked->also.len % sizeof(uint64_t) ||
-        asked->cookie > INT64_MAX)
+    if ((asked->flags & ~(uint32_t)(WIRE_TREE_ALONE | WIRE_TREE_DIGESTS)) ||
+        asked->also.len % sizeof(uint64_t) || asked->cookie > INT64_MAX)
         return -EINVAL;
     _cleanup_walk_ struct walk w = {.session = session,
                                     .list = &ret->storage,
                                     .size = asked->size < LISTING_SIZE_MAX ? asked->size
-                                                                           : LISTING_SIZE_MAX};
+                                                                           : LISTING_SIZE_MAX,
+                                    .since = time_before(asked->age),
+                                    .digests = asked->flags & WIRE_TREE_DIGESTS};
+    w.looks = w.size * (asked->also.len ? DIGESTS_FACTOR : 1);
     uint32_t count;
     int r = add_directory(&w, asked->node, true, asked->cookie, &count);
     if (r < 0)
@@ -220,6 +367,29 @@ OPERATION(readtree)
             r = enqueue_directories(&w, count);
     }
     /* What is in the list has been counted as given, whatever came after it. */
+    ret->message = (struct wire_message){.type = WIRE_TREE};
+    *(w.digests ? &ret->message.tree.digests : &ret->message.tree.directories) =
+        wire_list_of(w.list, w.count);
+    return 0;
+}
+
+OPERATION(readparts)
+{
+    struct bytes ranges = m->readparts.parts;
+    if (ranges.len % RANGE_SIZE)
+        return -EINVAL;
+    _cleanup_walk_ struct walk w = {.session = session, .list = &ret->storage, .again = true};
+    for (size_t at = 0; at < ranges.len; at += RANGE_SIZE) {
+        const uint8_t *range = ranges.data + at;
+        uint64_t cookie = number_at(range + 8, 8);
+        uint32_t size = (uint32_t)number_at(range + 16, 4), count;
+        if (cookie > INT64_MAX || size > PART_SIZE_MAX)
+            return -EINVAL;
+        w.size = w.list->len + DIRECTORY_SIZE + size;
+        if (w.size > LISTING_SIZE_MAX ||
+            add_directory(&w, number_at(range, 8), true, cookie, &count) == -ENOMEM)
+            break;
+    }
     ret->message =
         (struct wire_message){.type = WIRE_TREE, .tree.directories = wire_list_of(w.list, w.count)};
     return 0;

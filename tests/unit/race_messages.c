@@ -339,17 +339,15 @@ static void on_readdir(struct race_scene *s)
     t_release(s->f, handle);
 }
 
-static void on_readtree(struct race_scene *s)
+/* Looks at the TREE that has come, and gives back what it counts. */
+static void take_tree(struct race_scene *s)
 {
-    const struct wire_message m = {.type = WIRE_READTREE,
-                                   .readtree = {.node = s->e, .size = 65536}};
-    int r = ask(s, &m);
     struct wire_list list = s->f->reply.message.tree.directories;
     uint64_t nodes[64];
     size_t count = 0;
     uint32_t offset = 0, at = 0;
     struct bytes element;
-    while (r == 0 && wire_list_next(&list, &offset, &element)) {
+    while (wire_list_next(&list, &offset, &element)) {
         struct wire_message d, entry;
         assert_int_equal(wire_decode(WIRE_TREE_DIRECTORY, element, &d), 0);
         check_attr(&d.tree_directory.attr);
@@ -364,6 +362,26 @@ static void on_readtree(struct race_scene *s)
     }
     while (count > 0)
         t_forget(s->f, nodes[--count], 1);
+}
+
+static void on_readtree(struct race_scene *s)
+{
+    const struct wire_message m = {.type = WIRE_READTREE,
+                                   .readtree = {.node = s->e, .size = 65536}};
+    if (ask(s, &m) == 0)
+        take_tree(s);
+}
+
+static void on_readparts(struct race_scene *s)
+{
+    struct buffer range = {0};
+    assert_int_equal(buffer_append_u64(&range, s->e), 0);
+    assert_int_equal(buffer_append_u64(&range, 0), 0);
+    assert_int_equal(buffer_append_u32(&range, 4096), 0);
+    const struct wire_message m = {.type = WIRE_READPARTS, .readparts.parts = buffer_view(&range)};
+    if (ask(s, &m) == 0)
+        take_tree(s);
+    buffer_release(&range);
 }
 
 static void on_readfiles(struct race_scene *s)
@@ -510,6 +528,7 @@ static const struct attack {
     {WIRE_RELEASE, on_release, 0},
     {WIRE_READDIR, on_readdir, 0},
     {WIRE_READTREE, on_readtree, 0},
+    {WIRE_READPARTS, on_readparts, 0},
     {WIRE_READFILES, on_readfiles, 0},
     {WIRE_STATFS, on_statfs, 0},
     {WIRE_GETXATTR, on_getxattr, 0},

@@ -4,9 +4,11 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "store/ops.h"
+#include "wire/part.h"
 
 #define FULL 0x100000
 
@@ -177,7 +179,7 @@ static void test_size(void **state)
     assert_non_null(strstr(tree(f, (uint64_t)large, FULL, 0), ")"));
     assert_string_equal(tree(f, f->demo, 0, 0), "(refused)");
     assert_int_equal(read_tree(f, f->demo, 0, 0), -EINVAL);
-    assert_int_equal(read_tree(f, f->demo, FULL, 2), -EINVAL);
+    assert_int_equal(read_tree(f, f->demo, FULL, 4), -EINVAL);
     assert_int_equal(t_status(f, "nodes"), 2);
 }
 
@@ -307,6 +309,229 @@ static void test_going_on(void **state)
     cookie = 0;
 }
 
+/* --- digests ------------------------------------------------------------------------------ */
+
+/* Of a directory's listing in parts: what is needed to ask for it, and to compare it. */
+struct told {
+    uint64_t nodes[4096]; /* all that the answer counts */
+    size_t node_count;
+    struct buffer digests;
+    struct buffer ranges; /* of parts that came without their entries */
+    size_t parts, whole, entries;
+    bool end;
+};
+
+static void told_release(struct fixture *f, struct told *t)
+{
+    give_back(f, t->nodes, t->node_count);
+    buffer_release(&t->digests);
+    buffer_release(&t->ranges);
+    *t = (struct told){0};
+}
+
+static void note_part(struct told *t, uint64_t directory, uint64_t from,
+                      const struct wire_tree_part *p)
+{
+    size_t at = 0;
+    uint64_t node;
+    uint32_t count;
+    while (part_next_nodes(p->nodes, &at, &node, &count))
+        for (t->entries += count; node && count; count--)
+            t->nodes[t->node_count++] = node++;
+    assert_int_equal(buffer_append(&t->digests, p->digest.data, p->digest.len), 0);
+    assert_true(p->size <= PART_SIZE_MAX);
+    t->parts++;
+    if (p->entries.count) {
+        uint8_t digest[PART_DIGEST_SIZE];
+        assert_int_equal(p->entries.len, p->size);
+        assert_int_equal(part_digest(bytes_of(p->entries.data, p->entries.len), digest), 0);
+        assert_memory_equal(digest, p->digest.data, sizeof digest);
+        t->whole++;
+        return;
+    }
+    assert_int_equal(buffer_append_u64(&t->ranges, directory), 0);
+    assert_int_equal(buffer_append_u64(&t->ranges, from), 0);
+    assert_int_equal(buffer_append_u32(&t->ranges, p->size), 0);
+}
+
+/* Asks for digests of one directory. */
+static void ask_digests(struct fixture *f, uint64_t node, uint32_t age, struct told *ret)
+{
+    *ret = (struct told){0};
+    const struct wire_message ask = {
+        .type = WIRE_READTREE,
+        .readtree = {
+            .node = node, .size = FULL, .flags = WIRE_TREE_ALONE | WIRE_TREE_DIGESTS, .age = age}};
+    assert_int_equal(run(f, &ask), 0);
+    struct wire_list list = f->reply.message.tree.digests;
+    uint32_t offset = 0, at = 0;
+    struct bytes element;
+    struct wire_message d, p;
+    assert_int_equal(f->reply.message.tree.directories.count, 0);
+    assert_int_equal(list.count, 1);
+    assert_true(list.len <= FULL);
+    assert_true(wire_list_next(&list, &offset, &element));
+    assert_int_equal(wire_decode(WIRE_TREE_DIGEST, element, &d), 0);
+    assert_true(S_ISDIR(d.tree_digest.attr.mode));
+    ret->end = d.tree_digest.end;
+    ret->nodes[ret->node_count++] = d.tree_digest.node;
+    uint64_t from = 0;
+    while (wire_list_next(&d.tree_digest.parts, &at, &element)) {
+        assert_int_equal(wire_decode(WIRE_TREE_PART, element, &p), 0);
+        note_part(ret, d.tree_digest.node, from, &p.tree_part);
+        from = p.tree_part.cookie;
+    }
+}
+
+/* How many parts of the first are also in the second. */
+static size_t in_both(const struct told *a, const struct told *b)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < a->digests.len; i += PART_DIGEST_SIZE)
+        for (size_t j = 0; j < b->digests.len; j += PART_DIGEST_SIZE)
+            n += memcmp(a->digests.data + i, b->digests.data + j, PART_DIGEST_SIZE) == 0;
+    return n;
+}
+
+static int ask_parts(struct fixture *f, struct bytes ranges)
+{
+    return run(f, &(struct wire_message){.type = WIRE_READPARTS, .readparts.parts = ranges});
+}
+
+/* The parts that READPARTS brings have the digests that were told, and name the same nodes. */
+static void check_parts(struct fixture *f, const struct told *t)
+{
+    assert_int_equal(ask_parts(f, buffer_view(&t->ranges)), 0);
+    struct wire_list list = f->reply.message.tree.directories;
+    uint32_t offset = 0;
+    struct bytes element;
+    struct wire_message d;
+    size_t n = 0;
+    uint64_t nodes[4096];
+    size_t count = 0;
+    for (; wire_list_next(&list, &offset, &element); n++) {
+        assert_int_equal(wire_decode(WIRE_TREE_DIRECTORY, element, &d), 0);
+        struct bytes entries =
+            bytes_of(d.tree_directory.entries.data, d.tree_directory.entries.len);
+        struct buffer bare = {0}, runs = {0};
+        uint8_t digest[PART_DIGEST_SIZE];
+        assert_int_equal(part_take_nodes(entries, &bare, &runs), 0);
+        assert_int_equal(part_digest(buffer_view(&bare), digest), 0);
+        assert_memory_equal(digest, t->digests.data + n * sizeof digest, sizeof digest);
+        size_t at = 0;
+        uint64_t node;
+        uint32_t run;
+        nodes[count++] = d.tree_directory.node;
+        while (part_next_nodes(buffer_view(&runs), &at, &node, &run))
+            for (; run; run--)
+                nodes[count++] = node++;
+        buffer_release(&bare);
+        buffer_release(&runs);
+    }
+    assert_int_equal(n, t->parts);
+    /* Once for each part, and not once for all. */
+    assert_int_equal(count, t->entries + n);
+    assert_memory_equal(nodes + 1, t->nodes + 1, 10 * sizeof nodes[0]);
+    give_back(f, nodes, count);
+}
+
+static void make_large(struct fixture *f, int count)
+{
+    char path[64];
+    make_directory(f, "large");
+    for (int i = 0; i < count; i++) {
+        (void)snprintf(path, sizeof path, "large/entry%04d", i);
+        make_file(f, path, "");
+    }
+}
+
+static void test_digests(void **state)
+{
+    struct fixture *f = *state;
+    static struct told first, again;
+    char full[4096];
+    make_large(f, 1000);
+    uint64_t large = (uint64_t)t_walk(f, "large");
+    sleep(2); /* else it is told whole below, as what changes then */
+    ask_digests(f, large, 0, &first);
+    assert_true(first.end && first.entries == 1000 && first.whole == 0);
+    assert_true(first.parts > 10 && first.parts < 45);
+    check_parts(f, &first);
+    /* The same for a session that knows other files by other nodes. */
+    told_release(f, &first);
+    t_forget(f, large, 1);
+    make_file(f, "another", "");
+    (void)t_walk(f, "another");
+    large = (uint64_t)t_walk(f, "large");
+    ask_digests(f, large, 0, &first);
+    /* One entry less, one more, one changed: so many parts are other ones. */
+    assert_int_equal(unlink(tree_path(f, "large/entry0123", full)), 0);
+    ask_digests(f, large, 0, &again);
+    assert_int_equal(again.entries, 999);
+    assert_true(in_both(&first, &again) >= first.parts - 2);
+    assert_true(in_both(&first, &again) < first.parts);
+    told_release(f, &again);
+    time_t changed = time(NULL);
+    make_file(f, "large/entry0123", "");
+    assert_int_equal(chmod(tree_path(f, "large/entry0500", full), 0600), 0);
+    ask_digests(f, large, 0, &again);
+    assert_true(in_both(&first, &again) >= first.parts - 4);
+    assert_int_equal(again.entries, 1000);
+    told_release(f, &again);
+    /* What has changed lately comes whole, if that was asked for. */
+    ask_digests(f, large, (uint32_t)(time(NULL) - changed + 1) * 1000, &again);
+    assert_true(again.whole >= 2 && again.whole <= 4);
+    told_release(f, &again);
+    /* But not without end. */
+    ask_digests(f, large, UINT32_MAX, &again);
+    assert_int_equal(again.whole, again.parts);
+    told_release(f, &again);
+    told_release(f, &first);
+    t_forget(f, large, 1);
+}
+
+static void test_digests_of_the_empty(void **state)
+{
+    struct fixture *f = *state;
+    static struct told told;
+    make_directory(f, "empty");
+    uint64_t empty = (uint64_t)t_walk(f, "empty");
+    ask_digests(f, empty, 0, &told);
+    assert_true(told.end && told.parts == 0);
+    told_release(f, &told);
+}
+
+static void test_parts_that_are_not(void **state)
+{
+    struct fixture *f = *state;
+    make_large(f, 100);
+    uint64_t large = (uint64_t)t_walk(f, "large");
+    struct buffer ranges = {0};
+    const struct {
+        uint64_t node, cookie;
+        uint32_t size;
+    } wrong[] = {{large, UINT64_MAX, 4096}, {large, 0, PART_SIZE_MAX + 1}};
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
+        ranges.len = 0;
+        assert_int_equal(buffer_append_u64(&ranges, wrong[i].node), 0);
+        assert_int_equal(buffer_append_u64(&ranges, wrong[i].cookie), 0);
+        assert_int_equal(buffer_append_u32(&ranges, wrong[i].size), 0);
+        assert_int_equal(ask_parts(f, buffer_view(&ranges)), -EINVAL);
+    }
+    assert_int_equal(ask_parts(f, bytes_of("0123456789012345678901", 21)), -EINVAL);
+    /* One that is no directory of the session's does not stand in the way of others. */
+    ranges.len = 0;
+    const uint64_t nodes[] = {999999, large};
+    for (size_t i = 0; i < ARRAY_SIZE(nodes); i++) {
+        assert_int_equal(buffer_append_u64(&ranges, nodes[i]), 0);
+        assert_int_equal(buffer_append_u64(&ranges, 0), 0);
+        assert_int_equal(buffer_append_u32(&ranges, 1024), 0);
+    }
+    assert_int_equal(ask_parts(f, buffer_view(&ranges)), 0);
+    assert_int_equal(f->reply.message.tree.directories.count, 1);
+    buffer_release(&ranges);
+}
+
 static void name_also(int64_t node)
 {
     assert_int_equal(buffer_append_u64(&also, (uint64_t)node), 0);
@@ -348,6 +573,9 @@ int main(int argc, char **argv)
         TEST(test_many_directories),
         TEST(test_going_on),
         TEST(test_others_beside_it),
+        TEST(test_digests),
+        TEST(test_digests_of_the_empty),
+        TEST(test_parts_that_are_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
