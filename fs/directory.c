@@ -3,6 +3,7 @@
 #include "coherence.h"
 #include "pipeline.h"
 #include "prefetch.h"
+#include "recall.h"
 
 #include <limits.h>
 #include <linux/fuse.h>
@@ -96,17 +97,62 @@ static int add_following(struct request *r)
     return error;
 }
 
+/* It has been taken in, and whoever waited for it goes on. */
+static void read_ahead_ends(struct request *r)
+{
+    struct driver *d = r->driver;
+    r->inode->flags &= (uint8_t)~INODE_ASKED;
+    d->recalling -= (r->message.readtree.flags & WIRE_TREE_DIGESTS) != 0;
+    tree_answered(&d->inodes);
+    lookup_again(d);
+    prefetch_listed(d);
+    r->then(r);
+}
+
+static void recalled(struct request *r, struct wire_tree_directory *directories, size_t count,
+                     bool first)
+{
+    struct driver *d = r->driver;
+    r->inode->flags |= INODE_READ;
+    tree_take_directories(&d->inodes, directories, count, first ? r->message.readtree.cookie : 0,
+                          r->stamp, can_read_ahead(d, r->inode));
+    driver_notices_pending(d);
+    read_ahead_ends(r);
+}
+
+static void tree_came(struct request *r, int error, const struct wire_message *reply)
+{
+    struct driver *d = r->driver;
+    if (error == 0 && r->message.readtree.flags & WIRE_TREE_DIGESTS) {
+        recall_start(r, &reply->tree.digests, recalled);
+        return;
+    }
+    if (error == 0) {
+        bool keep = can_read_ahead(d, r->inode);
+        r->inode->flags |= INODE_READ;
+        tree_take(&d->inodes, &reply->tree, r->message.readtree.cookie, r->stamp, keep);
+        if (keep)
+            recall_keep(d, &reply->tree);
+        driver_notices_pending(d);
+    }
+    read_ahead_ends(r);
+}
+
 /* Sends r, of `directory`, as a READTREE of what follows cookie. */
 static void read_ahead(struct request *r, struct inode *directory, uint64_t cookie,
-                       request_done_fn *done)
+                       void (*then)(struct request *r))
 {
-    bool alone = (directory->flags & INODE_READ) || cookie;
+    bool again = directory->flags & INODE_READ;
     int error = cookie ? 0 : add_following(r);
+    r->then = then;
     r->message = (struct wire_message){.type = WIRE_READTREE,
                                        .readtree = {.size = TREE_SIZE,
-                                                    .flags = alone ? WIRE_TREE_ALONE : 0,
+                                                    .flags = again || cookie ? WIRE_TREE_ALONE : 0,
                                                     .cookie = cookie,
                                                     .also = buffer_view(&r->storage)}};
+    /* What this mount has seen before has changed since, or was too much to keep. */
+    if ((!again || cookie) && recall_may(r->driver, directory, &r->message.readtree.age))
+        r->message.readtree.flags |= WIRE_TREE_DIGESTS;
     if (error == 0)
         error = tree_asked(&r->driver->inodes);
     if (error < 0) {
@@ -116,22 +162,8 @@ static void read_ahead(struct request *r, struct inode *directory, uint64_t cook
         return;
     }
     directory->flags |= INODE_ASKED;
-    request_send(r, done);
-}
-
-static void take_answer(struct request *r, int error, const struct wire_message *reply)
-{
-    struct driver *d = r->driver;
-    r->inode->flags &= (uint8_t)~INODE_ASKED;
-    if (error == 0) {
-        r->inode->flags |= INODE_READ;
-        tree_take(&d->inodes, &reply->tree, r->message.readtree.cookie, r->stamp,
-                  can_read_ahead(d, r->inode));
-        driver_notices_pending(d);
-    }
-    tree_answered(&d->inodes);
-    lookup_again(d);
-    prefetch_listed(d);
+    r->driver->recalling += (r->message.readtree.flags & WIRE_TREE_DIGESTS) != 0;
+    request_send(r, tree_came);
 }
 
 bool directory_awaited(const struct inode *directory)
@@ -144,12 +176,6 @@ bool directory_awaited(const struct inode *directory)
     return i;
 }
 
-static void directory_read(struct request *r, int error, const struct wire_message *reply)
-{
-    take_answer(r, error, reply);
-    request_free(r);
-}
-
 /* What follows cookie; nobody waits for it. */
 static void read_quietly(struct driver *d, struct inode *directory, uint64_t cookie)
 {
@@ -159,7 +185,7 @@ static void read_quietly(struct driver *d, struct inode *directory, uint64_t coo
     r->inode = inode_pin(directory);
     r->quiet = r->once = true;
     r->connection = d->inodes.connection;
-    read_ahead(r, directory, cookie, directory_read);
+    read_ahead(r, directory, cookie, request_free);
 }
 
 void directory_missed(struct driver *d, struct inode *directory)
@@ -185,9 +211,8 @@ bool directory_read_below(struct driver *d, uint64_t ino, uint64_t generation)
     return i && (i->flags & INODE_ASKED);
 }
 
-static void opendir_read(struct request *r, int error, const struct wire_message *reply)
+static void opendir_read(struct request *r)
 {
-    take_answer(r, error, reply);
     if (tree_find(&r->driver->inodes, r->inode))
         opened_here(r);
     else
@@ -455,11 +480,10 @@ static bool answer_read_ahead(struct request *r, off_t off, uint64_t cookie)
 }
 
 /* The request's handle waits in its context meanwhile: it need not be open at the service. */
-static void readdir_read_on(struct request *r, int error, const struct wire_message *reply)
+static void readdir_read_on(struct request *r)
 {
     struct inode_table *inodes = &r->driver->inodes;
     uint64_t cookie = r->message.readtree.cookie;
-    take_answer(r, error, reply);
     r->handle = take_ptr(r->context);
     inode_unpin(inodes, take_ptr(r->inode));
     if (!answer_read_ahead(r, (off_t)r->position, cookie))

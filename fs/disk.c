@@ -26,13 +26,14 @@
 
 /* What a key is made of, in the form that is hashed. */
 struct key_name {
-    uint64_t words[7];
+    uint64_t words[8];
 };
 
 struct job {
     struct job *next;
     struct key_name name;
     uint64_t hash;
+    enum disk_kind kind;
     uint64_t since_ns;
     disk_done_fn *done; /* NULL: a content to write; or nobody waits any more */
     void *context;
@@ -58,6 +59,7 @@ struct disk {
     int dir;
     char *path;
     uint64_t size_max;
+    int64_t used_ms; /* the last time before the mount; 0: nothing is there */
     struct segment_service service;
     struct event *event; /* reads that are done */
     struct event *timer; /* while there are reads */
@@ -106,17 +108,18 @@ static struct job *take(struct jobs *list)
 
 struct disk_key disk_key_of(const struct wire_attr *attr)
 {
-    return (struct disk_key){.ino = attr->ino,
-                             .generation = attr->generation,
+    return (struct disk_key){.kind = DISK_CONTENT,
                              .size = attr->size,
-                             .mtime = attr->mtime,
-                             .ctime = attr->ctime};
+                             .words = {attr->ino, attr->generation, (uint64_t)attr->mtime.sec,
+                                       attr->mtime.nsec, (uint64_t)attr->ctime.sec,
+                                       attr->ctime.nsec}};
 }
 
 static struct key_name name_of(const struct disk_key *key)
 {
-    return (struct key_name){{key->ino, key->generation, key->size, (uint64_t)key->mtime.sec,
-                              key->mtime.nsec, (uint64_t)key->ctime.sec, key->ctime.nsec}};
+    struct key_name name = {{key->kind, key->size}};
+    memcpy(name.words + 2, key->words, sizeof key->words);
+    return name;
 }
 
 static uint64_t hash_of(const struct key_name *name)
@@ -126,7 +129,9 @@ static uint64_t hash_of(const struct key_name *name)
 
 static struct segment_key segment_key_of(const struct job *job)
 {
-    return (struct segment_key){bytes_of(&job->name, sizeof job->name), job->hash};
+    return (struct segment_key){.name = bytes_of(&job->name, sizeof job->name),
+                                .hash = job->hash,
+                                .kind = job->kind == DISK_CONTENT ? SEGMENT_FILE : SEGMENT_LISTING};
 }
 
 /* --- the index ------------------------------------------------------------------------ */
@@ -220,8 +225,13 @@ static int add_segment_locked(struct disk *d, const char *name, struct segment_s
     return 0;
 }
 
+static int64_t ms_of(const struct timespec *t)
+{
+    return (int64_t)t->tv_sec * 1000 + t->tv_nsec / 1000000;
+}
+
 /* One file of the directory, if it is of our service. What cannot be read is left out. -ENOMEM. */
-static int load_segment(struct disk *d, const char *name)
+static int load_segment(struct disk *d, const char *name, int64_t used_ms)
 {
     _cleanup_close_ int fd = -1;
     struct segment_service service;
@@ -236,6 +246,8 @@ static int load_segment(struct disk *d, const char *name)
     r = segment_slots(fd, &slots, &count);
     if (r == 0)
         r = add_segment_locked(d, name, slots, count, &index);
+    if (r == 0 && used_ms > d->used_ms)
+        d->used_ms = used_ms;
     return r == -ENOMEM ? r : 0;
 }
 
@@ -244,8 +256,18 @@ static int load(struct disk *d)
     _cleanup_cache_list_ struct cache_list list = {0};
     int r = cache_list(d->dir, &list);
     for (size_t i = list.count; r == 0 && i > 0 && d->index.count < DISK_ENTRIES_MAX; i--)
-        r = load_segment(d, list.segments[i - 1].name);
+        r = load_segment(d, list.segments[i - 1].name, ms_of(&list.segments[i - 1].used));
     return r;
+}
+
+int64_t disk_age_ms(const struct disk *d)
+{
+    struct timespec now;
+    if (!d || !d->used_ms)
+        return -1;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    int64_t age = ms_of(&now) - d->used_ms;
+    return age > 0 ? age : 0;
 }
 
 /* --- reading ------------------------------------------------------------------------ */
@@ -267,7 +289,7 @@ static void lose(struct disk *d, const struct job *job, int error)
     const struct segment_slot *slot = find_locked(d, job->hash, job->len, &segment);
     if (slot && segment == job->segment && slot->unit == job->slot.unit)
         (void)table_take(&d->index, job->hash);
-    d->stats.damaged += error == -EBADMSG;
+    d->stats.of[job->kind].damaged += error == -EBADMSG;
     (void)pthread_mutex_unlock(&d->lock);
 }
 
@@ -405,8 +427,8 @@ static void carry_out_write(struct disk *d, const struct job *job)
     if (r == 0)
         r = d->segments[d->writing] ? add_slot_locked(d, d->writing, &slot) : -ENOENT;
     if (r == 0) {
-        d->stats.written++;
-        d->stats.written_bytes += job->len;
+        d->stats.of[job->kind].written++;
+        d->stats.of[job->kind].written_bytes += job->len;
     } else {
         d->stats.unwritten++;
     }
@@ -480,8 +502,8 @@ static void on_finished(evutil_socket_t fd, short what, void *context)
     d->finished.last = &d->finished.first;
     for (struct job *j = job; j; j = j->next) {
         d->read_bytes -= j->len;
-        d->stats.read += j->found;
-        d->stats.read_bytes += j->found ? j->len : 0;
+        d->stats.of[j->kind].read += j->found;
+        d->stats.of[j->kind].read_bytes += j->found ? j->len : 0;
     }
     (void)pthread_mutex_unlock(&d->lock);
     for (; job; job = next) {
@@ -530,7 +552,10 @@ static struct job *job_new(const struct disk_key *key)
     struct job *job = malloc(sizeof *job + key->size);
     if (!job)
         return NULL;
-    *job = (struct job){.name = name_of(key), .len = key->size, .since_ns = clock_monotonic_ns()};
+    *job = (struct job){.name = name_of(key),
+                        .kind = key->kind,
+                        .len = key->size,
+                        .since_ns = clock_monotonic_ns()};
     job->hash = hash_of(&job->name);
     return job;
 }

@@ -1,5 +1,6 @@
 /* Contents of small files on this machine's disk, where they survive the mount: what a file with
- * these attributes contains, for ever. The directory and its files are common/cache.
+ * these attributes contains, for ever; and parts of listings (recall.h), which have this digest.
+ * The directory and its files are common/cache.
  *
  * The index of what is there is in memory, read when the mount begins; what other mounts write
  * meanwhile is seen by the next one. Files are read and written on a thread of its own, which
@@ -43,21 +44,28 @@ struct disk_options {
     uint64_t size_max;      /* of all segments, at least DISK_SIZE_MIN */
 };
 
-/* The state of a file that its content belongs to. */
+enum disk_kind {
+    DISK_CONTENT = 0,
+    DISK_PART = 1,      /* of a listing */
+    DISK_WORKSPACE = 2, /* empty: there have been parts of the workspace's listings */
+    DISK_KINDS
+};
+
+/* What something belongs to: for contents the state of a file. */
 struct disk_key {
-    uint64_t ino;
-    uint64_t generation;
+    enum disk_kind kind;
     uint64_t size;
-    struct wire_time mtime;
-    struct wire_time ctime;
+    uint64_t words[6];
 };
 
 struct disk_stats {
     uint64_t entries; /* known now */
     uint64_t pending; /* bytes to be written */
-    uint64_t read, read_bytes;
-    uint64_t written, written_bytes;
-    uint64_t damaged;   /* that were not what they should be */
+    struct {
+        uint64_t read, read_bytes;
+        uint64_t written, written_bytes;
+        uint64_t damaged; /* that were not what they should be */
+    } of[DISK_KINDS];
     uint64_t unwritten; /* for lack of space or time */
 };
 
@@ -72,6 +80,9 @@ int disk_open(const struct disk_options *options, struct event_base *base, struc
 bool disk_free(struct disk *disk);
 
 struct disk_key disk_key_of(const struct wire_attr *attr);
+
+/* How long ago something of this service was kept before the mount, in ms; -1: nothing is there. */
+int64_t disk_age_ms(const struct disk *disk);
 
 /* Asks for a content: done is called from the loop, later, with NULL when it is not there after
  * all. -ENOENT: it is not there; -EBUSY: too much is under way; -ENOMEM. done is not called then.

@@ -72,6 +72,7 @@ void driver_release(struct driver *d)
     while ((w = table_next(&d->workspaces, &cursor)))
         free(w);
     table_release(&d->workspaces);
+    table_release(&d->recalled);
     repair_release(d);
     prefetch_free(d);
     workspace_listing_free(d->workspaces_seen);

@@ -70,7 +70,9 @@ struct driver {
     size_t sequence_bytes;     /* sequence.c */
     struct prefetch *prefetch; /* NULL: nothing has been asked for in advance */
 
-    struct disk *disk; /* NULL: contents are kept in memory alone */
+    struct disk *disk;     /* NULL: contents are kept in memory alone */
+    struct table recalled; /* slot of a workspace -> whether its listings were on disk (recall.c) */
+    size_t recalling;      /* READTREEs under way that ask for digests */
 
     struct workspace_listing *workspaces_seen; /* with disconnected=serve; NULL: never */
 

@@ -68,6 +68,7 @@ struct request {
     bool held;   /* it has its answer, but the kernel does not yet: read_answer */
     int error;   /* FLUSH, WRITE: of the part that is done; see request_attr_fn */
     request_attr_fn *reply;
+    void (*then)(struct request *r); /* READTREE: what goes on when its answer has been taken */
 
     uint8_t name_len;
     uint8_t new_name_len;

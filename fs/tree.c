@@ -540,24 +540,36 @@ static void replay(struct inode_table *t, uint64_t stamp)
             take_away(t, tree->recent[i].ino, tree->recent[i].generation, tree->recent[i].names);
 }
 
+static void take(struct inode_table *t, const struct wire_tree_directory *from, uint64_t cookie,
+                 uint64_t stamp, bool keep)
+{
+    t->tree.unlisted += from->unlisted;
+    t->tree.hidden += from->hidden;
+    if (!keep || stamp < t->tree.lost_stamp || !(from->attr.flags & WIRE_ATTR_COVERED) ||
+        (cookie ? extend(t, from, cookie) : add(t, from)) < 0)
+        give_back_all(t, from);
+}
+
 void tree_take(struct inode_table *t, const struct wire_tree *reply, uint64_t cookie,
                uint64_t stamp, bool keep)
 {
     uint32_t offset = 0;
     struct bytes element;
     struct wire_message m;
-    keep = keep && stamp >= t->tree.lost_stamp;
     while (wire_list_next(&reply->directories, &offset, &element)) {
         if (wire_decode(WIRE_TREE_DIRECTORY, element, &m) < 0)
             continue;
-        const struct wire_tree_directory *from = &m.tree_directory;
-        t->tree.unlisted += from->unlisted;
-        t->tree.hidden += from->hidden;
-        if (!keep || !(from->attr.flags & WIRE_ATTR_COVERED) ||
-            (cookie ? extend(t, from, cookie) : add(t, from)) < 0)
-            give_back_all(t, from);
+        take(t, &m.tree_directory, cookie, stamp, keep);
         cookie = 0; /* the others are from their start */
     }
+    replay(t, stamp);
+}
+
+void tree_take_directories(struct inode_table *t, const struct wire_tree_directory *directories,
+                           size_t count, uint64_t cookie, uint64_t stamp, bool keep)
+{
+    for (size_t i = 0; i < count; i++)
+        take(t, &directories[i], i == 0 ? cookie : 0, stamp, keep);
     replay(t, stamp);
 }
 

@@ -84,6 +84,10 @@ void tree_answered(struct inode_table *t);
 void tree_take(struct inode_table *t, const struct wire_tree *reply, uint64_t cookie,
                uint64_t stamp, bool keep);
 
+/* The same for directories of which together there is more than in one answer. */
+void tree_take_directories(struct inode_table *t, const struct wire_tree_directory *directories,
+                           size_t count, uint64_t cookie, uint64_t stamp, bool keep);
+
 /* A file, or (names) a directory's names, have changed, whether they are known or not. Takes away
  * the file's content and attributes too (content.h, attrs.h). */
 void tree_changed(struct inode_table *t, uint64_t ino, uint64_t generation, bool names);

@@ -33,16 +33,21 @@ struct segment_service {
     char name[SEGMENT_SERVICE_MAX]; /* for people */
 };
 
+/* For people, who are told how many there are. */
+enum segment_kind { SEGMENT_FILE = 0, SEGMENT_LISTING = 1 };
+
 struct segment_slot {
-    uint64_t hash; /* of the key; not 0 */
-    uint32_t unit; /* where the digest begins */
-    uint32_t size; /* of the content */
+    uint64_t hash;      /* of the key; not 0 */
+    uint32_t unit;      /* where the digest begins */
+    uint32_t size : 24; /* of the content */
+    uint32_t kind : 8;
 };
 
 /* What names a content, as the caller has put it together; and its hash. */
 struct segment_key {
     struct bytes name;
     uint64_t hash; /* not 0 */
+    enum segment_kind kind;
 };
 
 /* A segment being written to. Its file is locked (flock) as long as it is open. */

@@ -52,7 +52,8 @@ int segment_append(struct segment_writer *w, const struct segment_service *servi
     struct segment_slot slot = {
         .hash = key->hash,
         .unit = (uint32_t)(w->end / SEGMENT_UNIT),
-        .size = (uint32_t)content.len,
+        .size = content.len & 0xffffff,
+        .kind = key->kind & 0xff,
     };
     *ret_full = w->count == SEGMENT_SLOTS_MAX || segment_slot_end(&slot) > size_max ||
                 !segment_is_there(w->fd);

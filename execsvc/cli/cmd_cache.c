@@ -13,12 +13,14 @@
 const char cache_usage[] =
     "usage: berth cache [--clear] [--json]\n"
     "Shows what mounts of yours keep on this machine's disk from one mount to the next: contents\n"
-    "of small files, by service. How much that may be is for the mount option cache_size.\n"
+    "of small files and parts of listings, by service. How much that may be is for the mount "
+    "option cache_size.\n"
     "\n"
     "      --clear   removes it; mounts that use it go on, and ask the service again\n"
-    "      --json    one object: \"path\", \"bytes\" and \"entries\" in all, and \"services\", "
-    "each\n"
-    "                with \"url\", \"bytes\" and \"entries\"; with --clear, what was removed\n"
+    "      --json    one object: \"path\", \"bytes\", \"entries\" (files) and \"listings\" in all, "
+    "and\n"
+    "                \"services\", each with \"url\" and these numbers; with --clear, what was "
+    "removed\n"
     "\n"
     "Examples\n"
     "  berth cache\n"
@@ -34,9 +36,13 @@ static const struct option options[] = {
     {0},
 };
 
+struct amount {
+    uint64_t bytes, files, listings;
+};
+
 struct part {
     struct segment_service service;
-    uint64_t bytes, entries;
+    struct amount amount;
 };
 
 struct cache {
@@ -44,7 +50,7 @@ struct cache {
     char *path;
     struct part *parts; /* one for each service */
     size_t count;
-    uint64_t bytes, entries;
+    struct amount amount;
 };
 
 static void cache_release(struct cache *c)
@@ -72,7 +78,7 @@ static struct part *part_of(struct cache *c, const struct segment_service *servi
 /* One that is damaged counts as far as it can be read: its space is in use. */
 static int add_segment(struct cache *c, const struct cache_segment *segment)
 {
-    c->bytes += segment->bytes;
+    c->amount.bytes += segment->bytes;
     _cleanup_close_ int fd = -1;
     struct segment_service service;
     _cleanup_free_ struct segment_slot *slots = NULL;
@@ -82,12 +88,17 @@ static int add_segment(struct cache *c, const struct cache_segment *segment)
     struct part *part = part_of(c, &service);
     if (!part)
         return -ENOMEM;
-    part->bytes += segment->bytes;
+    part->amount.bytes += segment->bytes;
     int r = segment_slots(fd, &slots, &count);
     if (r < 0)
         return r == -ENOMEM ? r : 0;
-    part->entries += count;
-    c->entries += count;
+    for (uint32_t i = 0; i < count; i++) {
+        bool listing = slots[i].kind == SEGMENT_LISTING;
+        if (listing && !slots[i].size)
+            continue; /* says that there are others */
+        *(listing ? &part->amount.listings : &part->amount.files) += 1;
+        *(listing ? &c->amount.listings : &c->amount.files) += 1;
+    }
     return 0;
 }
 
@@ -124,13 +135,15 @@ static void print_text(const char *text)
         (void)fwrite(escaped.data, 1, escaped.len, stdout);
 }
 
-static void print_amount(uint64_t entries, uint64_t bytes)
+static void print_amount(const struct amount *a)
 {
-    (void)printf("%" PRIu64 " file%s, ", entries, entries == 1 ? "" : "s");
-    if (bytes < UINT64_C(1) << 20)
-        (void)printf("%" PRIu64 " KiB", (bytes + 1023) >> 10);
+    (void)printf("%" PRIu64 " file%s, ", a->files, a->files == 1 ? "" : "s");
+    if (a->listings)
+        (void)printf("%" PRIu64 " part%s of listings, ", a->listings, a->listings == 1 ? "" : "s");
+    if (a->bytes < UINT64_C(1) << 20)
+        (void)printf("%" PRIu64 " KiB", (a->bytes + 1023) >> 10);
     else
-        (void)printf("%.1f MiB", (double)bytes / (1 << 20));
+        (void)printf("%.1f MiB", (double)a->bytes / (1 << 20));
 }
 
 static void print_all(const struct cache *c, bool cleared)
@@ -138,32 +151,33 @@ static void print_all(const struct cache *c, bool cleared)
     (void)printf(cleared ? "Removed from " : "Cache ");
     print_text(c->path);
     (void)printf("\n  ");
-    print_amount(c->entries, c->bytes);
+    print_amount(&c->amount);
     (void)putchar('\n');
     for (size_t i = 0; i < c->count; i++) {
         (void)printf("  ");
         print_text(c->parts[i].service.name);
         (void)printf(": ");
-        print_amount(c->parts[i].entries, c->parts[i].bytes);
+        print_amount(&c->parts[i].amount);
         (void)putchar('\n');
     }
 }
 
-static int set_amount(json_t *object, uint64_t entries, uint64_t bytes)
+static int set_amount(json_t *object, const struct amount *a)
 {
-    int r = json_object_set_new(object, "bytes", json_integer((json_int_t)bytes));
-    return r | json_object_set_new(object, "entries", json_integer((json_int_t)entries));
+    int r = json_object_set_new(object, "bytes", json_integer((json_int_t)a->bytes));
+    r |= json_object_set_new(object, "entries", json_integer((json_int_t)a->files));
+    return r | json_object_set_new(object, "listings", json_integer((json_int_t)a->listings));
 }
 
 static int print_json(const struct cache *c)
 {
     json_t *all = json_object(), *services = json_array();
     int r = json_object_set_new(all, "path", text_json(c->path));
-    r |= set_amount(all, c->entries, c->bytes);
+    r |= set_amount(all, &c->amount);
     for (size_t i = 0; r == 0 && i < c->count; i++) {
         json_t *one = json_object();
         r |= json_object_set_new(one, "url", text_json(c->parts[i].service.name));
-        r |= set_amount(one, c->parts[i].entries, c->parts[i].bytes);
+        r |= set_amount(one, &c->parts[i].amount);
         r |= json_array_append_new(services, one);
     }
     r |= json_object_set_new(all, "services", services);

@@ -44,7 +44,7 @@ def shown(run_berth, *words):
 
 
 def test_nothing_is_kept(run_berth, directory):
-    empty = {"path": str(directory), "bytes": 0, "entries": 0, "services": []}
+    empty = {"path": str(directory), "bytes": 0, "entries": 0, "listings": 0, "services": []}
     assert shown(run_berth) == empty
     assert shown(run_berth, "--clear") == empty
     assert run_berth("cache", check=True).stdout == f"Cache {directory}\n  0 files, 0 KiB\n"
@@ -58,9 +58,9 @@ def test_by_service_and_cleared(run_berth, directory):
     (directory / "bad.segment").write_text("no segment")
     bad = (directory / "bad.segment").stat().st_blocks * 512
     expected = {
-        "path": str(directory), "bytes": sum(sizes) + bad, "entries": 13, "services": [
-            {"url": "https://b.example:1", "bytes": sizes[0] + sizes[2], "entries": 12},
-            {"url": "unix:/a", "bytes": sizes[1], "entries": 1}]}
+        "path": str(directory), "bytes": sum(sizes) + bad, "entries": 13, "listings": 0, "services": [
+            {"url": "https://b.example:1", "bytes": sizes[0] + sizes[2], "entries": 12, "listings": 0},
+            {"url": "unix:/a", "bytes": sizes[1], "entries": 1, "listings": 0}]}
     assert shown(run_berth) == expected
     lines = run_berth("cache", check=True).stdout.splitlines()
     assert lines[0] == f"Cache {directory}"

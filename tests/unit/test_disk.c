@@ -71,11 +71,12 @@ static struct disk *open_disk(const struct place *p)
 /* A file's state and content, made from a number. */
 static struct disk_key key_of(uint64_t n, size_t size)
 {
-    return (struct disk_key){.ino = n + 1,
-                             .generation = 7,
-                             .size = size,
-                             .mtime = {.sec = 1000 + (int64_t)n, .nsec = 1},
-                             .ctime = {.sec = 2000, .nsec = (uint32_t)n % 1000}};
+    const struct wire_attr attr = {.ino = n + 1,
+                                   .generation = 7,
+                                   .size = size,
+                                   .mtime = {.sec = 1000 + (int64_t)n, .nsec = 1},
+                                   .ctime = {.sec = 2000, .nsec = (uint32_t)n % 1000}};
+    return disk_key_of(&attr);
 }
 
 static uint8_t content[SEGMENT_CONTENT_MAX];
@@ -183,7 +184,7 @@ static void test_survives(void **state)
         assert_int_equal(disk_stats(d).entries, 200);
         for (uint64_t n = 0; n < 200; n++)
             assert_true(has(p, d, n, size_of_number(n)));
-        assert_int_equal(disk_stats(d).read, 200);
+        assert_int_equal(disk_stats(d).of[DISK_CONTENT].read, 200);
         put(d, 5, size_of_number(5)); /* is there already */
         close_disk(d);
     }
@@ -207,16 +208,14 @@ static void test_another_state_of_the_file(void **state)
     close_disk(d);
     d = open_disk(p);
     const struct disk_key right = key_of(1, 500);
-    struct disk_key others[7];
-    for (size_t i = 0; i < ARRAY_SIZE(others); i++)
+    struct disk_key others[8];
+    for (size_t i = 0; i < ARRAY_SIZE(others); i++) {
         others[i] = right;
-    others[0].ino++;
-    others[1].generation++;
-    others[2].size++;
-    others[3].mtime.sec--;
-    others[4].mtime.nsec++;
-    others[5].ctime.sec++;
-    others[6].ctime.nsec++;
+        if (i < ARRAY_SIZE(right.words))
+            others[i].words[i]++; /* inode number, generation, both times */
+    }
+    others[6].size++;
+    others[7].kind = DISK_PART;
     for (size_t i = 0; i < ARRAY_SIZE(others); i++) {
         assert_false(disk_has(d, &others[i]));
         assert_int_equal(disk_get(d, &others[i], on_answer, &answer), -ENOENT);
@@ -312,7 +311,7 @@ static void test_flipped_bytes(void **state)
             off_t n = (at - data) / 1024;
             bool used = in < 32 + (off_t)small_size((uint64_t)n);
             assert_int_equal(right, used ? FILES - 1 : FILES);
-            assert_int_equal(stats.damaged, used);
+            assert_int_equal(stats.of[DISK_CONTENT].damaged, used);
             lost += used;
             if (used && in % 16 == 0) {
                 /* It is fetched again, and kept again. */
@@ -357,7 +356,7 @@ static void test_swapped(void **state)
     assert_false(has(p, d, 0, 700));
     assert_false(has(p, d, 1, 700));
     assert_true(has(p, d, 2, 700));
-    assert_int_equal(disk_stats(d).damaged, 2);
+    assert_int_equal(disk_stats(d).of[DISK_CONTENT].damaged, 2);
     close_disk(d);
 }
 
@@ -550,7 +549,7 @@ static void test_two_at_once(void **state)
         struct disk *d = open_disk(p);
         for (uint64_t n = 0; n < 900; n += 10)
             (void)has(p, d, n, 90 + n * 7 % 20000);
-        assert_int_equal(disk_stats(d).damaged, 0);
+        assert_int_equal(disk_stats(d).of[DISK_CONTENT].damaged, 0);
         close_disk(d);
         pid_t ended = waitpid(-1, &status, WNOHANG);
         if (ended > 0) {
@@ -581,7 +580,7 @@ static void test_killed(void **state)
         struct disk *d = open_disk(p);
         for (uint64_t n = (uint64_t)round * 1000; n < (uint64_t)(round + 1) * 1000; n++)
             right += has(p, d, n, 90 + n * 7 % 20000);
-        assert_int_equal(disk_stats(d).damaged, 0);
+        assert_int_equal(disk_stats(d).of[DISK_CONTENT].damaged, 0);
         close_disk(d);
     }
     assert_true(right > 100);
@@ -650,7 +649,7 @@ static void test_cleared_in_use(void **state)
     d = open_disk(p);
     put(d, 50, 5000);
     assert_true(has(p, d, 7, 5000));
-    while (disk_stats(d).written == 0)
+    while (disk_stats(d).of[DISK_CONTENT].written == 0)
         (void)usleep(1000);
     struct failure f;
     _cleanup_close_ int dir = -1;
