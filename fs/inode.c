@@ -340,6 +340,7 @@ void inode_removed(struct inode_table *t, struct inode *parent, struct bytes nam
 /* -ENOMEM: it keeps the one it has. */
 static int set_name(struct inode *i, struct bytes name)
 {
+    assert(name.len <= WIRE_NAME_MAX);
     char *room = i->name;
     if (name.len > i->room) {
         room = malloc(name.len + 1);
