@@ -45,7 +45,7 @@ int exec_each(struct client *client, const char *workspace, const char *id, exec
         struct failure f;
         r = cli_call(client, &request, &reply, &f);
         if (r == -ENOENT && workspace)
-            return failure_set(ret_failure, r, "%s: %s; see `berth ls`", workspace, f.text);
+            return failure_set(ret_failure, r, "%s: %s", workspace, f.text);
         if (r < 0)
             return failure_set(ret_failure, r, "%s", f.text);
         r = each_of(&reply->message.exec_commands, each, context, &after, ret_failure);

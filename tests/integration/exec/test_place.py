@@ -49,7 +49,8 @@ def test_what_is_there_is_not_said_to_be_missing(from_home, mount, service):
 def test_a_workspace_that_is_not_there(run_berth, tree, words, status):
     result = run_berth(words[0], "-w", "nope", *words[1:])
     assert (result.returncode, result.stdout) == (status, ""), result
-    assert result.stderr == f"berth: {words[0]}: nope: no such workspace; see `berth ls`\n"
+    assert result.stderr == (f"berth: {words[0]}: nope: no such workspace; see `berth ls`, or make it with "
+                             "`berth create`\n")
 
 
 def test_a_workspace_without_commands(run_berth, tree):
