@@ -28,6 +28,7 @@ enum step_kind {
     STEP_LINK,      /* a symbolic link with source as its text */
     STEP_MEMORY,    /* a file system of its own, with source as its options */
     STEP_TERMINALS, /* a devpts of its own */
+    STEP_PIN,       /* an empty directory, which can be neither moved nor removed */
     STEP_READ_ONLY, /* what is at target already */
     STEP_HIDE,      /* what is at target already, if it is: empty */
 };
@@ -89,6 +90,18 @@ bool root_reserves(const char *path)
         if (is_below(path, kernel_paths[i]))
             return true;
     return false;
+}
+
+/* In the directory, at whatever depth, and not the directory itself. */
+static bool is_within(const char *path, const char *directory)
+{
+    return is_below(path, directory) && strcmp(path, directory) != 0;
+}
+
+bool root_pins(const char *workspace, const char *home, const char *path)
+{
+    return is_within(workspace, path) &&
+           (is_within(path, "/tmp") || (home && is_within(path, home)));
 }
 
 static bool is_secret(const char *path)
@@ -260,6 +273,18 @@ static int plan_read(struct root *root, const struct root_options *o, const char
     return r == 0 ? hide_secrets(root, o, path, real) : r;
 }
 
+static int plan_way(struct root *root, const struct root_options *o)
+{
+    char path[PATH_MAX];
+    int r = 0;
+    for (const char *end = o->workspace; r == 0 && (end = strchr(end + 1, '/'));) {
+        (void)snprintf(path, sizeof path, "%.*s", (int)(end - o->workspace), o->workspace);
+        if (root_pins(o->workspace, o->home, path))
+            r = add(root, STEP_PIN, "", path, true, -1);
+    }
+    return r;
+}
+
 static int plan_own(struct root *root, const struct root_options *o, struct failure *f)
 {
     int r = plan_private(root, o, "tmp", "/tmp");
@@ -269,6 +294,8 @@ static int plan_own(struct root *root, const struct root_options *o, struct fail
         r = add(root, STEP_DIRECTORY, "", "/run", false, -1);
     if (r == 0 && o->home && strcmp(o->home, "/") != 0)
         r = plan_private(root, o, "home", o->home);
+    if (r == 0 && o->workspace)
+        r = plan_way(root, o);
     /* What is named itself is shown above what hides it, and so comes last. */
     for (size_t i = 0; r == 0 && o->read && o->read[i]; i++)
         if (!is_secret(o->read[i]))
@@ -417,6 +444,22 @@ static int attach_source(int mount, const char *target)
     return attach(mount, target, S_ISDIR(st.st_mode));
 }
 
+/* Where something is mounted, even if it is the directory itself, the kernel moves nothing. */
+static int pin(const char *target)
+{
+    char name[NAME_MAX + 1];
+    _cleanup_close_ int parent = open_parent(target, name);
+    _cleanup_close_ int at = parent < 0 ? parent : step_down(parent, name, true);
+    if (at < 0)
+        return at;
+    _cleanup_close_ int mount =
+        (int)syscall(SYS_open_tree, at, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+    return mount < 0 || syscall(SYS_move_mount, mount, "", at, "",
+                                MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) < 0
+               ? -errno
+               : 0;
+}
+
 static int make_link(const struct step *step)
 {
     char name[NAME_MAX + 1];
@@ -488,6 +531,8 @@ static int take_step(const struct step *step)
         return mount_new("tmpfs", step->target, MS_NODEV, step->source);
     case STEP_TERMINALS:
         return mount_new("devpts", step->target, MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620");
+    case STEP_PIN:
+        return pin(step->target);
     case STEP_READ_ONLY:
         return make_read_only(step->target);
     case STEP_HIDE:

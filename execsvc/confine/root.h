@@ -55,6 +55,11 @@ int root_bind_workspace(const char *path);
  * the kernel's. */
 bool root_reserves(const char *path);
 
+/* Whether it is a part of the way to the workspace that leads through what is the commands' own,
+ * /tmp and home (NULL: none). Each is a mount, so that nobody moves it: that would take the
+ * workspace's path from the commands that come after. */
+bool root_pins(const char *workspace, const char *home, const char *path);
+
 /* Adds to a set of Landlock's what is to be reached in it. */
 int root_allow(const struct root *root, int landlock, const char **ret_step);
 

@@ -72,8 +72,10 @@ int view_check_path(const char *path, struct failure *ret_failure)
 /* --- the way there, from outside ------------------------------------------------------------- */
 
 /* Where directories may be made: in the root's own file system, and in what the workspace has at
- * /tmp and at home. All else that is mounted there is somebody else's. */
+ * /tmp and at home, and on the way from there to where it is. All else that is mounted there is
+ * somebody else's. */
 struct way {
+    const char *workspace;
     const char *home;
     int at;
     uint64_t mount; /* that `at` is in */
@@ -90,10 +92,16 @@ static int mount_of(int fd, uint64_t *ret)
     return 0;
 }
 
-static bool is_own_place(const char *home, const char *path, size_t len)
+static bool is_own_place(const struct way *way, const char *path)
 {
-    return (len == 4 && memcmp(path, "/tmp", 4) == 0) ||
-           (home && strlen(home) == len && memcmp(path, home, len) == 0);
+    return strcmp(path, "/tmp") == 0 || (way->home && strcmp(path, way->home) == 0);
+}
+
+static bool is_own_mount(const struct way *way, const char *path, size_t len)
+{
+    char begun[PATH_MAX];
+    (void)snprintf(begun, sizeof begun, "%.*s", (int)len, path);
+    return is_own_place(way, begun) || root_pins(way->workspace, way->home, begun);
 }
 
 /* One component down. No link is followed: parts of the way are where commands have been.
@@ -111,7 +119,7 @@ static int step_down(struct way *way, const char *name, const char *path, size_t
     int r = mount_of(fd, &mount);
     if (r < 0)
         return r;
-    if (mount != way->mount && !is_own_place(way->home, path, len))
+    if (mount != way->mount && !is_own_mount(way, path, len))
         return -EXDEV;
     (void)close(way->at);
     way->at = take_fd(&fd);
@@ -159,12 +167,14 @@ static size_t remove_way(int tree, const char *path, size_t made)
 /* The directories of the path, of which the last is empty. *ret_made: how many of them, from the
  * end, were made. -EXDEV: it leads into what is not the workspace's own; -ENOTEMPTY: something is
  * there, -ENOTDIR or -ELOOP: on the way to it. */
-static int make_way(int tree, const char *home, const char *path, size_t *ret_made)
+static int make_way(const struct view_options *o, const char *path, size_t *ret_made)
 {
     char name[NAME_MAX + 1];
     const char *rest = path;
     size_t made = 0, done = 0;
-    struct way way = {.home = home, .at = fcntl(tree, F_DUPFD_CLOEXEC, 0)};
+    int tree = sandbox_tree(o->sandbox);
+    struct way way = {
+        .workspace = o->workspace, .home = o->home, .at = fcntl(tree, F_DUPFD_CLOEXEC, 0)};
     int r = way.at < 0 ? -errno : mount_of(way.at, &way.mount);
     while (r == 0 && next_component(&rest, name)) {
         bool is_made = false;
@@ -173,7 +183,7 @@ static int make_way(int tree, const char *home, const char *path, size_t *ret_ma
         if (r == 0 || is_made)
             done = (size_t)(rest - path);
     }
-    if (r == 0 && is_own_place(home, path, strlen(path)))
+    if (r == 0 && is_own_place(&way, path))
         r = -EBUSY;
     if (r == 0 && made == 0 && !is_empty(way.at))
         r = -ENOTEMPTY;
@@ -328,7 +338,7 @@ static int view_new(const struct view_options *o, const char *path, struct view 
         return failure_set(f, -ENOMEM, "%s", strerror(ENOMEM));
     }
     view->mounts = view->root = -1;
-    r = make_way(sandbox_tree(o->sandbox), o->home, path, &view->made);
+    r = make_way(o, path, &view->made);
     if (r == 0) {
         _cleanup_close_ int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
         struct arrival arrival = {.path = path, .proc = proc, .mounts = -1, .root = -1};

@@ -36,18 +36,39 @@ def run(run_berth, *argv):
     return run_berth("exec", "-w", WORKSPACE, "--", *argv)
 
 
-@pytest.mark.parametrize("what", REPLACE)
-def test_what_is_in_the_way_of_mounts_is_removed(harness, run_berth, what):
+@pytest.fixture
+def service(harness, run_berth):
+    """Its workspace is below what is its commands' own /tmp."""
     service = harness.start_service(root=harness.short / "deep" / "root")
     run_berth("create", WORKSPACE, check=True)
-    first = harness.short
-    moved = run(run_berth, "sh", "-c", f'mv "$1" /tmp/moved && {REPLACE[what]}', "sh", first)
-    assert (moved.returncode, moved.stderr) == (0, "")
+    return service
+
+
+def test_the_way_to_the_workspace_stays(harness, service, run_berth):
+    """While a sandbox is there, too: the next command is in the same one."""
+    place = service.root / "workspaces" / WORKSPACE / "tree"
+    run_berth("exec", "--detach", "--id", "goes-on", "-w", WORKSPACE, "--", "sleep", "60", check=True)
+    for part in (harness.short, harness.short / "deep", service.root, place.parent, place):
+        for attempt in ('mv "$1" /tmp/moved', 'rmdir "$1"', 'rm -rf "$1"'):
+            assert run(run_berth, "sh", "-c", attempt, "sh", part).returncode != 0, (part, attempt)
+    result = run(run_berth, "sh", "-c", "pwd -P; echo there > f")
+    assert (result.returncode, result.stdout) == (0, f"{place}\n"), result
+    assert (place / "f").read_text() == "there\n"
+    assert run_berth("kill", "goes-on").returncode == 0
+
+
+@pytest.mark.parametrize("what", REPLACE)
+def test_what_is_in_the_way_of_mounts_is_removed(harness, service, run_berth, what):
+    """As it may have been left where the service's root was elsewhere."""
+    assert run(run_berth, "touch", "/tmp/kept").returncode == 0
     make_anew(service)
-    result = run(run_berth, "sh", "-c", 'cd "$1" && pwd -P', "sh", service.root / "workspaces" / WORKSPACE / "tree")
-    assert (result.returncode, result.stdout) == (0, f"{service.root}/workspaces/{WORKSPACE}/tree\n"), result
-    # What commands have kept elsewhere stays.
-    assert run(run_berth, "test", "-d", "/tmp/moved").returncode == 0
+    own, = (path.parent for path in (service.root / "workspaces" / WORKSPACE).glob("*/**/kept"))
+    first = own / harness.short.relative_to("/tmp").parts[0]
+    harness.run(["sh", "-c", f'rm -r "$1" && {REPLACE[what]}', "sh", first], check=True)
+    result = run(run_berth, "sh", "-c", "pwd -P; ls /tmp")
+    assert (result.returncode, result.stdout.splitlines()[0]) == (0, str(service.root / "workspaces" / WORKSPACE /
+                                                                         "tree")), result
+    assert "kept" in result.stdout.splitlines()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
