@@ -10,7 +10,7 @@
 
 /* Look-ups at a time. An owner has a part of them: stops who asks for names whose servers never
  * answer from keeping those of all others waiting. What is beyond that waits its turn. */
-#define RESOLVER_RUNNING_MAX 32
+#define RESOLVER_RUNNING_MAX 256
 #define RESOLVER_OWNER_MAX 8
 
 /* Addresses of a name that are looked at. Stops a name server from making a connection take as many
