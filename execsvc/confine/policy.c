@@ -21,7 +21,7 @@
 #define PIDS_MIN 2
 #define DISK_MIN (UINT64_C(1) << 20)
 #define FILES_MIN 16
-#define OPEN_FILES_MIN 64
+#define OPEN_FILES_MIN 48
 #define MEMORY_MIN (UINT64_C(1) << 20)
 #define PROCESSORS_MAX 4096.0
 
