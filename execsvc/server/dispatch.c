@@ -337,7 +337,8 @@ static bool promises_visibility(enum wire_type type)
 /* Takes job. */
 static void answer(struct connection *c, struct call *call, struct job *job)
 {
-    if (c && job->result == 0 && promises_visibility(call->row->type)) {
+    /* One that is closing has let go of its calls, and would not tell a held one of its end. */
+    if (c && connection_answers(c) && job->result == 0 && promises_visibility(call->row->type)) {
         reply_when_seen(c, call, job);
         return;
     }

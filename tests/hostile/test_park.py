@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from lib.berthwire import CONSTANTS, CallError, Closed, Connection, Refused
+from lib.berthwire import CONSTANTS, CallError, Closed, Connection, Refused, message
 from lib.harness import wait_until
 
 CHANGES = CONSTANTS["WIRE_FEATURE_CHANGES"]
@@ -327,6 +327,21 @@ def test_a_lease_ends_with_goodbye(service):
     gone.close()
     assert flush_time(other) < 1
     other.close()
+
+
+def test_who_leaves_while_its_flush_is_under_way(service):
+    """Its answer waits for somebody who does not say that he has seen, when its connection is no more."""
+    lazy, other = subscriber(service, RESUME), client(service, features=0)
+    for _ in range(8):
+        leaving = client(service, features=0)
+        leaving.call("WRITE", handle=leaving.handle, offset=0, flags=0, data=b"new")
+        leaving.send_raw(message("FLUSH", leaving.next_tag, handle=leaving.handle) + message("GOODBYE", 0))
+        leaving.until_closed()
+        leaving.close()
+    assert flush_time(other) < 15
+    assert other.call("PING", nonce=3)["nonce"] == 3
+    for wire in (lazy, other):
+        wire.close()
 
 
 def test_a_lease_is_not_prolonged_while_somebody_waits(service):
