@@ -264,7 +264,7 @@ static void decide_certificate(const struct access *a, const struct access_calle
     if (a->broken)
         refuse_all(d);
     else
-        refuse(d, 403,
+        refuse(d, 401,
                "no line of the access file is for the client certificate %s alone, and no token "
                "was given",
                log_escape(first, strlen(first), name, sizeof name));

@@ -31,7 +31,7 @@ def raw_mount(harness, fuse_works):
 
 
 def where(harness, cwd, *words, **keywords):
-    return harness.run(["berth", "exec", *words, "--", "pwd"], cwd=cwd, **keywords)
+    return harness.run(["berth", "exec", "--path", "remote", *words, "--", "pwd"], cwd=cwd, **keywords)
 
 
 def shown(result, service, name):
@@ -48,7 +48,7 @@ def test_directories(harness, run_berth, service, mount, directory):
     run_berth("create", "a/b", check=True)
     path = mount.path / "a%2Fb" / directory
     path.mkdir(parents=True, exist_ok=True)
-    result = harness.run(["berth", "exec", "--", "sh", "-c", "printf %s \"$PWD\""], cwd=path)
+    result = harness.run(["berth", "exec", "--path", "remote", "--", "sh", "-c", "printf %s \"$PWD\""], cwd=path)
     assert shown(result, service, "a%2Fb").lstrip("/") == directory
 
 
@@ -132,7 +132,7 @@ def test_the_mounts_service_is_used_unless_another_is_named(harness, run_berth, 
     assert shown(where(harness, path), one, "demo") == ""
     other = {**harness.env, "BERTH_URL": two.url}
     assert shown(where(harness, path, env=other), two, "demo") == ""
-    named = harness.run(["berth", "--url", two.url, "exec", "--", "pwd"], cwd=path)
+    named = harness.run(["berth", "--url", two.url, "exec", "--path", "remote", "--", "pwd"], cwd=path)
     assert shown(named, two, "demo") == ""
     config = {**harness.env, "XDG_CONFIG_HOME": str(harness.directory)}
     (harness.directory / "berth").mkdir()

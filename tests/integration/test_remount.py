@@ -264,7 +264,9 @@ def test_shown_and_cleared(files, mounted, directory, run_berth):
     run_berth("cache", "--clear", check=True)
     mount = mounted()
     cost = seen(mount, files)
-    assert cost["parts"] == 0 and cost["kinds"] == first["kinds"], (first, cost)
+    # Whether an attribute is asked for as well depends on how soon the walk comes by.
+    assert cost["parts"] == 0 and cost["kinds"]["READTREE"] == first["kinds"]["READTREE"], (first, cost)
+    assert "READPARTS" not in cost["kinds"]
 
 
 def test_of_another_service_nothing_is_taken(files, mounted, service):

@@ -257,7 +257,19 @@ class Service(Process):
     def kill(self):
         serving = self.pid
         super().kill()
-        wait_until(lambda: not is_alive(serving), STOP_TIMEOUT, "the end of what serves")
+        # One that has crashed may have been followed by another a moment ago.
+        wait_until(lambda: not is_alive(serving) and not self._accepts(), STOP_TIMEOUT, "the end of what serves")
+
+    def _accepts(self):
+        for url in self.urls:
+            if url.startswith("unix:"):
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                    try:
+                        probe.connect(url.removeprefix("unix:"))
+                        return True
+                    except (ConnectionRefusedError, FileNotFoundError):
+                        pass
+        return False
 
     def _url(self, scheme):
         return next((url for url in self.urls if url.startswith(scheme)), None)
