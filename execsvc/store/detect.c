@@ -183,8 +183,10 @@ int detect_begin(struct store *store, struct failure *ret_failure)
 
 void detect_close(struct store *store)
 {
+    /* Until it has ended, its thread may let go of nodes, which are then watched no more. */
     if (store->watch)
-        watch_free(take_ptr(store->watch));
+        watch_free(store->watch);
+    store->watch = NULL;
 }
 
 bool store_detects(const struct store *store)
