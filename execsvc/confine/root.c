@@ -387,8 +387,7 @@ static int step_down(int at, const char *name, bool directory)
     return fd < 0 ? -errno : fd;
 }
 
-/* Splits off the next component. False: there is none. */
-static bool next_component(const char **path, char name[NAME_MAX + 1])
+bool root_next_component(const char **path, char name[NAME_MAX + 1])
 {
     *path += strspn(*path, "/");
     size_t len = strcspn(*path, "/");
@@ -411,7 +410,7 @@ static int open_parent(const char *path, char name[NAME_MAX + 1])
     _cleanup_close_ int at = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (at < 0)
         return -errno;
-    while (next_component(&path, name)) {
+    while (root_next_component(&path, name)) {
         if (is_last(path))
             return take_fd(&at);
         int next = step_down(at, name, true);

@@ -6,6 +6,7 @@
  * It is planned where memory may be had, as a list of steps, and built after the fork. */
 #pragma once
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -59,6 +60,10 @@ bool root_reserves(const char *path);
  * /tmp and home (NULL: none). Each is a mount, so that nobody moves it: that would take the
  * workspace's path from the commands that come after. */
 bool root_pins(const char *workspace, const char *home, const char *path);
+
+/* Splits off the next component. False: there is none, or it is longer than a name can be.
+ * Async-signal-safe. */
+bool root_next_component(const char **path, char name[NAME_MAX + 1]);
 
 /* Adds to a set of Landlock's what is to be reached in it. */
 int root_allow(const struct root *root, int landlock, const char **ret_step);

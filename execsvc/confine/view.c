@@ -27,19 +27,6 @@ struct view {
 
 /* --- paths ----------------------------------------------------------------------------------- */
 
-/* Splits off the next component. False: there is none. */
-static bool next_component(const char **path, char name[NAME_MAX + 1])
-{
-    *path += strspn(*path, "/");
-    size_t len = strcspn(*path, "/");
-    if (len == 0 || len > NAME_MAX)
-        return false;
-    memcpy(name, *path, len);
-    name[len] = 0;
-    *path += len;
-    return true;
-}
-
 /* NULL: plain components, each behind one slash. */
 static const char *wrong_with(const char *path)
 {
@@ -152,7 +139,7 @@ static size_t remove_way(int tree, const char *path, size_t made)
         char name[NAME_MAX + 1];
         const char *rest = left;
         _cleanup_close_ int at = fcntl(tree, F_DUPFD_CLOEXEC, 0);
-        while (at >= 0 && next_component(&rest, name) && *rest) {
+        while (at >= 0 && root_next_component(&rest, name) && *rest) {
             int next = openat(at, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
             (void)close(at);
             at = next;
@@ -176,7 +163,7 @@ static int make_way(const struct view_options *o, const char *path, size_t *ret_
     struct way way = {
         .workspace = o->workspace, .home = o->home, .at = fcntl(tree, F_DUPFD_CLOEXEC, 0)};
     int r = way.at < 0 ? -errno : mount_of(way.at, &way.mount);
-    while (r == 0 && next_component(&rest, name)) {
+    while (r == 0 && root_next_component(&rest, name)) {
         bool is_made = false;
         r = step_down(&way, name, path, (size_t)(rest - path), &is_made);
         made += is_made;
@@ -365,7 +352,7 @@ static bool is_there(const struct view *view)
     const char *rest = view->path;
     struct stat seen, own;
     _cleanup_close_ int at = fcntl(view->root, F_DUPFD_CLOEXEC, 0);
-    while (at >= 0 && next_component(&rest, name)) {
+    while (at >= 0 && root_next_component(&rest, name)) {
         int next = openat(at, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         (void)close(at);
         at = next;
