@@ -192,6 +192,16 @@ static void print_words(json_t *words)
     }
 }
 
+/* finding: {"text": why it does not hold, …} */
+static void print_missing(const char *what, const char *name, json_t *finding)
+{
+    (void)printf("  %s ", what);
+    print_text(name);
+    (void)printf(": ");
+    print_text(json_string_value(json_object_get(finding, "text")));
+    (void)putchar('\n');
+}
+
 /* What one is told who was not granted everything. */
 static void print_little(json_t *service)
 {
@@ -218,11 +228,7 @@ static void print_little(json_t *service)
     {
         if (json_is_true(json_object_get(means, "holds")))
             continue;
-        (void)printf("  missing is ");
-        print_text(name);
-        (void)printf(": ");
-        print_text(json_string_value(json_object_get(means, "text")));
-        (void)putchar('\n');
+        print_missing("missing is", name, means);
     }
 }
 
@@ -264,11 +270,7 @@ static void print_bounds(json_t *bounds)
     {
         if (!json_is_false(json_object_get(bound, "holds")))
             continue;
-        (void)printf("  NOT CONFINED by ");
-        print_text(name);
-        (void)printf(": ");
-        print_text(json_string_value(json_object_get(bound, "text")));
-        (void)putchar('\n');
+        print_missing("NOT CONFINED by", name, bound);
     }
 }
 

@@ -19,9 +19,9 @@ static int part(char **args)
     return result_of(unshare(CLONE_NEWUSER));
 }
 
-static int born_apart(char **args)
+/* In the child, which has nothing to do, it does not return. */
+static int born(pid_t pid)
 {
-    pid_t pid = (pid_t)syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0);
     if (pid == 0)
         _exit(0);
     if (pid < 0)
@@ -30,16 +30,15 @@ static int born_apart(char **args)
     return 0;
 }
 
+static int born_apart(char **args)
+{
+    return born((pid_t)syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0));
+}
+
 static int born_apart_by_clone3(char **args)
 {
     struct clone_args a = {.flags = CLONE_NEWUSER, .exit_signal = SIGCHLD};
-    pid_t pid = (pid_t)syscall(SYS_clone3, &a, sizeof a);
-    if (pid == 0)
-        _exit(0);
-    if (pid < 0)
-        return -errno;
-    (void)waitpid(pid, NULL, 0);
-    return 0;
+    return born((pid_t)syscall(SYS_clone3, &a, sizeof a));
 }
 
 /* PATH. As root of a namespace of its own: what is hidden, uncovered. What hides it is no file. */
