@@ -416,9 +416,16 @@ static void dispatch(struct client *c)
 {
     struct wire_frame *frame;
     while (!c->dead && session_next(c->session, &frame)) {
+        c->frame = frame;
         frame_received(c, frame);
-        wire_frame_free(frame);
+        wire_frame_free(take_ptr(c->frame));
     }
+}
+
+struct wire_frame *client_take_frame(struct client *c)
+{
+    assert(c->frame);
+    return take_ptr(c->frame);
 }
 
 static void notify_writable(struct client *c)

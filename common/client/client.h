@@ -87,6 +87,10 @@ typedef void client_reply_fn(void *context, int error, const struct wire_message
 /* An ITEM or CONTROL message of an open call. Items must be acknowledged by client_grant. */
 typedef void client_item_fn(void *context, uint64_t tag, const struct wire_message *item);
 
+/* In one of these two, once: takes the frame that the message is part of, which the caller then
+ * frees; so that what is large is not copied to be kept. */
+struct wire_frame *client_take_frame(struct client *c);
+
 struct client_call {
     client_reply_fn *reply;
     client_item_fn *item;                          /* NULL unless the call has items */

@@ -43,7 +43,8 @@ struct client {
     uint64_t ping_tag; /* 0: none open */
     uint64_t ping_sent_ns;
 
-    uint64_t abandoned; /* requests up to this tag are */
+    uint64_t abandoned;       /* requests up to this tag are */
+    struct wire_frame *frame; /* being handed on */
     bool attached;
     bool suspended; /* without a stream, and with a session that can go on */
     bool blocked;   /* the stream takes nothing now; `writable` is pending */

@@ -28,6 +28,8 @@ struct stream_options {
     const char *ca_file;   /* PEM; else the system's CAs */
     const char *cert_file; /* PEM client certificate, for mTLS */
     const char *key_file;
+    /* The gateway alone: whose requests these are, a ticket in hexadecimal. */
+    const char *caller;
     /* Bounds name resolution, connect, TLS and upgrade together. 0: 10 s; for exec: 60 s, since
      * the command may have to ask somebody for a password. */
     uint32_t connect_timeout_ms;

@@ -105,6 +105,8 @@ static int send_request(struct stream *s, const struct stream_options *o)
     if (r == 0)
         r = buffer_printf(&request, "\r\nUpgrade: " PROTOCOL "\r\nConnection: Upgrade\r\n"
                                     "User-Agent: berth/" BERTH_VERSION "\r\n");
+    if (r == 0 && o->caller)
+        r = buffer_printf(&request, "Berth-Caller: %s\r\n", o->caller);
     if (r == 0 && o->token)
         r = buffer_printf(&request, "Authorization: Bearer %s\r\n", o->token);
     if (r == 0)

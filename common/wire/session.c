@@ -14,9 +14,6 @@ void wire_frame_free(struct wire_frame *frame)
     free(frame);
 }
 
-DEFINE_CLEANUP(struct wire_frame *, wire_frame_free);
-#define _cleanup_frame_ _cleanup_(wire_frame_free_pointer)
-
 /* --- calls --------------------------------------------------------------------- */
 struct session_call *session_find_call(const struct session *s, uint64_t tag)
 {

@@ -79,12 +79,14 @@ struct session_config {
 struct wire_frame {
     struct wire_message message;
     uint64_t tag;
+    struct wire_frame *next; /* for whoever has it */
+    struct buffer payload;   /* as decompressed */
     /* private */
-    struct wire_frame *next;
-    struct buffer payload;
     uint16_t flags;
 };
-void wire_frame_free(struct wire_frame *frame);
+void wire_frame_free(struct wire_frame *frame); /* NULL is allowed */
+DEFINE_CLEANUP(struct wire_frame *, wire_frame_free);
+#define _cleanup_frame_ _cleanup_(wire_frame_free_pointer)
 
 struct session;
 

@@ -1,6 +1,5 @@
-/* The client on an event loop against a service made of a session and a script: what a request
- * brings about is chosen by its type. With the argument --serve this program is that service on
- * standard input and output, for streams of a command. */
+/* The client on an event loop against a scripted service. With the argument --serve this program is
+ * that service on standard input and output, for streams of a command. */
 #include "unit.h"
 
 #include <errno.h>
@@ -19,194 +18,15 @@
 
 #include "base/clock.h"
 #include "client/client.h"
+#include "scripted_service.h"
 
 /* No test may hang: far above what any needs on a busy machine. */
 #define TEST_SECONDS 60
-#define HELD_MAX 64
-
-static const char answer[] =
-    "HTTP/1.1 101 Switching Protocols\r\nUpgrade: berth/1\r\nConnection: Upgrade\r\n\r\n";
-
-/* --- the service ------------------------------------------------------------------------- */
-
-struct service {
-    char path[108];
-    int listener;
-    pthread_t thread;
-    uint32_t max_calls;
-    atomic_bool release; /* answers what FSYNC holds, newest first */
-    atomic_uint pings;
-    atomic_uint most_open;
-};
-
-/* One connection of it. */
-struct served {
-    struct service *service;
-    int in;
-    int out;
-    struct session *session;
-    uint64_t held[HELD_MAX];
-    size_t held_count;
-    bool silent; /* neither reads nor writes any more */
-    bool ended;
-};
-
-static void reply_ok(struct served *s, uint64_t tag, uint64_t seq)
-{
-    struct wire_message ok = {.type = WIRE_OK, .ok = {.seq = seq}};
-    assert_int_equal(session_send(s->session, tag, &ok), 0);
-}
-
-static void run_command(struct served *s, uint64_t tag)
-{
-    struct wire_message m = {.type = WIRE_EXEC_STARTED, .exec_started = {.pid = 7}};
-    assert_int_equal(session_send(s->session, tag, &m), 0);
-    for (uint64_t i = 0; i < 3; i++) {
-        m = (struct wire_message){
-            .type = WIRE_EXEC_OUTPUT,
-            .exec_output = {.stream = 1, .offset = i * 5, .data = bytes_of_string("hello")}};
-        assert_int_equal(session_send(s->session, tag, &m), 0);
-    }
-    assert_int_equal(session_grant(s->session, tag, 1000), 0);
-}
-
-static void handle(struct served *s, const struct wire_frame *f)
-{
-    const struct wire_message *m = &f->message;
-    struct wire_message reply;
-    size_t open = session_open_calls(s->session);
-    if (open > atomic_load(&s->service->most_open))
-        atomic_store(&s->service->most_open, (unsigned)open);
-    switch ((int)m->type) {
-    case WIRE_PING:
-        atomic_fetch_add(&s->service->pings, 1);
-        reply = (struct wire_message){.type = WIRE_PONG, .pong = {.nonce = m->ping.nonce}};
-        assert_int_equal(session_send(s->session, f->tag, &reply), 0);
-        break;
-    case WIRE_STATUS:
-        reply = (struct wire_message){.type = WIRE_STATUS_REPLY,
-                                      .status_reply = {.json = bytes_of_string("{}")}};
-        assert_int_equal(session_send(s->session, f->tag, &reply), 0);
-        break;
-    case WIRE_FLUSH: /* answered with its handle */
-        reply_ok(s, f->tag, m->flush.handle);
-        break;
-    case WIRE_WRITE:
-        reply = (struct wire_message){.type = WIRE_WRITTEN, .written = {.size = m->write.data.len}};
-        assert_int_equal(session_send(s->session, f->tag, &reply), 0);
-        break;
-    case WIRE_FSYNC: /* held */
-        assert_true(s->held_count < HELD_MAX);
-        s->held[s->held_count++] = f->tag;
-        break;
-    case WIRE_GETATTR:
-        assert_int_equal(session_send_error(s->session, f->tag, -ESTALE, "gone\033 away"), 0);
-        break;
-    case WIRE_EXEC:
-        run_command(s, f->tag);
-        break;
-    case WIRE_EXEC_INPUT:
-        reply = (struct wire_message){.type = WIRE_EXEC_EXIT,
-                                      .exec_exit = {.verdict = WIRE_VERDICT_EXITED, .code = 3}};
-        assert_int_equal(session_send(s->session, f->tag, &reply), 0);
-        break;
-    case WIRE_RMDIR: /* the service breaks down */
-        s->ended = true;
-        break;
-    case WIRE_RENAME:
-        s->silent = true;
-        break;
-    case WIRE_MKDIR:
-        reply = (struct wire_message){.type = WIRE_GOODBYE,
-                                      .goodbye = {.text = bytes_of_string("shutting down")}};
-        assert_int_equal(session_send(s->session, 0, &reply), 0);
-        s->ended = true;
-        break;
-    case WIRE_UNLINK: /* a frame of an unknown type */
-        assert_int_equal(write(s->out, "\0\0\0\0\xff\xff\0\0\1\0\0\0\0\0\0\0", 16), 16);
-        break;
-    default:
-        break;
-    }
-}
-
-static void write_all(struct served *s)
-{
-    for (;;) {
-        struct bytes out = session_output(s->session);
-        if (out.len == 0)
-            return;
-        ssize_t n = write(s->out, out.data, out.len);
-        if (n < 0) {
-            s->ended = true;
-            return;
-        }
-        session_output_done(s->session, (size_t)n);
-    }
-}
-
-static void serve(struct service *service, int in, int out)
-{
-    struct served s = {.service = service, .in = in, .out = out};
-    char request[4096] = {0};
-    size_t len = 0;
-    while (!strstr(request, "\r\n\r\n")) {
-        ssize_t n = read(in, request + len, 1);
-        if (n <= 0)
-            return;
-        len += (size_t)n;
-    }
-    struct session_config config = {.role = SESSION_SERVER,
-                                    .max_payload = WIRE_PAYLOAD_MAX,
-                                    .max_calls = service->max_calls,
-                                    .window = 65536,
-                                    .agent = "test service"};
-    assert_int_equal(session_new(&config, &s.session), 0);
-    assert_int_equal(write(out, answer, strlen(answer)), strlen(answer));
-    while (!s.ended) {
-        struct pollfd p = {.fd = s.silent ? -1 : in, .events = POLLIN};
-        struct pollfd hang_up = {.fd = in, .events = POLLRDHUP};
-        (void)poll(&p, 1, 5);
-        /* As a command, it does not notice: so ssh behind a network that is gone. */
-        if (s.silent && in != STDIN_FILENO && poll(&hang_up, 1, 0) > 0)
-            break;
-        if (p.revents) {
-            static _Thread_local uint8_t data[65536];
-            ssize_t n = read(in, data, sizeof data);
-            if (n <= 0 || session_feed(s.session, data, (size_t)n) < 0)
-                break;
-        }
-        struct wire_frame *f;
-        while (!s.ended && !s.silent && session_next(s.session, &f)) {
-            handle(&s, f);
-            wire_frame_free(f);
-        }
-        while (atomic_load(&service->release) && s.held_count > 0) {
-            s.held_count--;
-            reply_ok(&s, s.held[s.held_count], s.held_count);
-        }
-        if (!s.silent)
-            write_all(&s);
-    }
-    session_free(s.session);
-}
-
-static void *accept_connections(void *context)
-{
-    struct service *s = context;
-    for (;;) {
-        int fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC);
-        if (fd < 0)
-            return NULL;
-        serve(s, fd, fd);
-        (void)close(fd);
-    }
-}
 
 /* --- the fixture ---------------------------------------------------------------------------- */
 
 struct fixture {
-    struct service service;
+    struct scripted_service service;
     char url[128];
     struct event_base *base;
     struct client *client;
@@ -285,22 +105,6 @@ static void on_lost(void *context, int error, const char *reason)
     (void)event_base_loopbreak(f->base);
 }
 
-static void start_service(struct fixture *f, uint32_t max_calls)
-{
-    struct service *s = &f->service;
-    s->max_calls = max_calls;
-    static atomic_uint number;
-    (void)snprintf(s->path, sizeof s->path, "/tmp/berth-test-%d-%u.sock", getpid(),
-                   atomic_fetch_add(&number, 1));
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    memcpy(address.sun_path, s->path, strlen(s->path) + 1);
-    s->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(s->listener, (struct sockaddr *)&address, sizeof address), 0);
-    assert_int_equal(listen(s->listener, 8), 0);
-    assert_int_equal(pthread_create(&s->thread, NULL, accept_connections, s), 0);
-    (void)snprintf(f->url, sizeof f->url, "unix:%s", s->path);
-}
-
 static void connect_to(struct fixture *f, const char *url)
 {
     struct stream_options options = {.url = url, .connect_timeout_ms = 10000};
@@ -321,7 +125,7 @@ static struct fixture *setup(uint32_t max_calls)
     assert_non_null(f);
     f->base = event_base_new();
     assert_non_null(f->base);
-    start_service(f, max_calls);
+    scripted_service_start(&f->service, max_calls, f->url, sizeof f->url);
     connect_to(f, f->url);
     attach(f);
     return f;
@@ -331,12 +135,7 @@ static void teardown(struct fixture *f)
 {
     client_free(f->client);
     event_base_free(f->base);
-    if (f->service.path[0]) {
-        (void)shutdown(f->service.listener, SHUT_RDWR);
-        (void)pthread_join(f->service.thread, NULL);
-        (void)close(f->service.listener);
-        (void)unlink(f->service.path);
-    }
+    scripted_service_stop(&f->service);
     free(f);
 }
 
@@ -387,7 +186,7 @@ static const struct wire_message fall_silent = {
 static void test_calls_one_by_one(void **state)
 {
     struct fixture f = {.base = event_base_new()};
-    start_service(&f, 100);
+    scripted_service_start(&f.service, 100, f.url, sizeof f.url);
     connect_to(&f, f.url);
     assert_string_equal(client_peer(f.client)->agent, "test service");
     assert_int_equal(client_peer(f.client)->max_calls, 100);
@@ -417,10 +216,7 @@ static void test_calls_one_by_one(void **state)
     assert_int_equal(client_call_sync(f.client, &hold, 200, &frame, &failure), -ETIMEDOUT);
     assert_in_range(clock_monotonic_ns() - start, 200 * NSEC_PER_MSEC, 5 * NSEC_PER_SEC);
     client_free(take_ptr(f.client));
-    (void)shutdown(f.service.listener, SHUT_RDWR);
-    (void)pthread_join(f.service.thread, NULL);
-    (void)close(f.service.listener);
-    (void)unlink(f.service.path);
+    scripted_service_stop(&f.service);
     event_base_free(f.base);
 }
 
@@ -766,13 +562,13 @@ static void test_a_command_that_falls_silent_is_ended_at_once(void **state)
 
 static int serve_standard_streams(void)
 {
-    struct service service = {.max_calls = 100};
+    struct scripted_service service = {.max_calls = 100};
     static char noise[300000];
     memset(noise, '.', sizeof noise);
     pid_t writer = fork();
     if (writer == 0)
         _exit(write(STDERR_FILENO, noise, sizeof noise) == sizeof noise ? 0 : 1);
-    serve(&service, STDIN_FILENO, STDOUT_FILENO);
+    scripted_service_serve(&service, STDIN_FILENO, STDOUT_FILENO);
     (void)fputs("\nlast words\n", stderr);
     return 9;
 }
