@@ -164,6 +164,8 @@ static bool is_passed_on(enum wire_type type)
     case WIRE_WORKSPACE_CREATE:
     case WIRE_WORKSPACE_REMOVE:
     case WIRE_WORKSPACE_LIST:
+    case WIRE_WORKSPACE_GET:
+    case WIRE_WORKSPACE_SET:
     case WIRE_EXEC:
     case WIRE_EXEC_ATTACH:
     case WIRE_EXEC_LIST:

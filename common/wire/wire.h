@@ -22,9 +22,13 @@
 #define WIRE_FILE_MAX 0x80000   /* bytes of a file that READFILES brings whole, */
 #define WIRE_FILE_HEAD 0x20000  /* and of the two ends of a larger one */
 #define WIRE_FILE_TAIL 0x40000
-#define WIRE_FILES_MAX 512      /* files of one READFILES: bounds how long it holds a worker */
-#define WIRE_RULES_MAX 32768    /* bytes of one set of visibility rules */
-#define WIRE_POLICY_MAX 16384   /* bytes of a policy */
+#define WIRE_FILES_MAX 512    /* files of one READFILES: bounds how long it holds a worker */
+#define WIRE_RULES_MAX 32768  /* bytes of one set of visibility rules */
+#define WIRE_POLICY_MAX 16384 /* bytes of a policy */
+#define WIRE_LABELS_MAX 16384 /* bytes of a workspace's labels, as JSON */
+#define WIRE_SELECTORS_MAX 64 /* of one WORKSPACE_LIST: bounds what each workspace costs it */
+#define WIRE_SOURCE_MAX 1040  /* bytes of what a workspace is made from: an ID */
+#define WIRE_LIFE_MAX_MS 600000000000 /* TTL and idle TTL: 19 years, so that times can be added */
 #define WIRE_LOCK_END INT64_MAX /* last byte of a lock that goes to the end, wherever that is */
 #define WIRE_LOCK_WAITS_MAX 256 /* LOCK_SETs of one connection that may wait at a time */
 #define WIRE_PAYLOAD_MAX \
@@ -56,10 +60,28 @@ enum wire_features {
 };
 
 enum wire_workspace_flags {
-    WIRE_WORKSPACE_BY_NAME = 1,   /* the key is a directory name, not a thread ID */
-    WIRE_WORKSPACE_EXCLUSIVE = 2, /* create: EEXIST if it is there */
-    WIRE_WORKSPACE_APPEND = 4,    /* set visibility: behind the rules there are */
-    WIRE_WORKSPACE_FORCE = 8,     /* remove: its commands are ended */
+    WIRE_WORKSPACE_BY_NAME = 1,         /* the key is a directory name, not a thread ID */
+    WIRE_WORKSPACE_EXCLUSIVE = 2,       /* create: EEXIST if it is there */
+    WIRE_WORKSPACE_APPEND = 4,          /* set visibility: behind the rules there are */
+    WIRE_WORKSPACE_FORCE = 8,           /* remove: its commands are ended */
+    WIRE_WORKSPACE_FROM_STREAM = 16,    /* create: from the items that follow */
+    WIRE_WORKSPACE_FROM_SNAPSHOT = 32,  /* create: source is a snapshot's ID */
+    WIRE_WORKSPACE_FROM_WORKSPACE = 64, /* create: source is the thread ID of another */
+};
+
+/* What WORKSPACE_SET changes. */
+enum wire_workspace_valid {
+    WIRE_WORKSPACE_SET_LABELS = 1,
+    WIRE_WORKSPACE_SET_MERGE = 2,
+    WIRE_WORKSPACE_SET_TTL = 4,
+    WIRE_WORKSPACE_SET_IDLE = 8,
+    WIRE_WORKSPACE_SET_STATE = 16,
+};
+
+/* Numbers are wire format. */
+enum wire_workspace_state {
+    WIRE_WORKSPACE_RUNNING = 1,
+    WIRE_WORKSPACE_STOPPED = 2,
 };
 
 enum wire_set_flags {

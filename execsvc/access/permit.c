@@ -17,6 +17,9 @@ unsigned permit_verbs(const struct wire_message *m)
         verbs |= GRANT_VERB(READ);
     if (m->type == WIRE_COPY)
         verbs |= GRANT_VERB(READ);
+    if (m->type == WIRE_WORKSPACE_CREATE &&
+        (m->workspace_create.flags & WIRE_WORKSPACE_FROM_WORKSPACE))
+        verbs |= GRANT_VERB(READ);
     if (m->type == WIRE_LOCK_SET && m->lock_set.type == WIRE_LOCK_WRITE)
         verbs |= GRANT_VERB(WRITE);
     return verbs;
@@ -86,6 +89,13 @@ int permit_check(const struct grant *grant, struct store *store, const struct wi
         return 0;
     bool by_name;
     struct bytes key = permit_workspace(m, &by_name);
+    if (m->type == WIRE_WORKSPACE_CREATE &&
+        (m->workspace_create.flags & WIRE_WORKSPACE_FROM_WORKSPACE) &&
+        !grant_covers(grant, m->workspace_create.source)) {
+        (void)snprintf(ret_text, PERMIT_TEXT_MAX,
+                       "no such workspace to start from, or %s may not see it", grant->id);
+        return -ENOENT;
+    }
     if (key.len == 0 || (by_name ? covers_name(grant, store, key) : grant_covers(grant, key)))
         return 0;
     if (m->type == WIRE_WORKSPACE_CREATE) {

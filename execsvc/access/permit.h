@@ -13,6 +13,7 @@
  *   OPEN       WRITE for flags that write
  *   CREATE     READ for flags that read: the file may be there already
  *   COPY       READ
+ *   WORKSPACE_CREATE  READ for a workspace that it is made from
  *   LOCK_SET   WRITE for a lock that keeps readers out */
 unsigned permit_verbs(const struct wire_message *m);
 

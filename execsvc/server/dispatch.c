@@ -129,7 +129,12 @@ static size_t request_size(const struct wire_message *m)
     if (m->type == WIRE_WORKSPACE_SET_VISIBILITY)
         return m->workspace_set_visibility.rules.len + SMALL_MESSAGE;
     if (m->type == WIRE_WORKSPACE_CREATE)
-        return m->workspace_create.policy.len + SMALL_MESSAGE;
+        return m->workspace_create.policy.len + m->workspace_create.labels.len +
+               m->workspace_create.source.len + SMALL_MESSAGE;
+    if (m->type == WIRE_WORKSPACE_SET)
+        return m->workspace_set.labels.len + SMALL_MESSAGE;
+    if (m->type == WIRE_WORKSPACE_LIST)
+        return m->workspace_list.selectors.len + SMALL_MESSAGE;
     if (m->type == WIRE_VISIBILITY)
         return m->visibility.rules.len;
     return SMALL_MESSAGE;

@@ -13,6 +13,8 @@ static operation_function *const workspace_operations[] = {
     ROW(WORKSPACE_OPEN, workspace_open),
     ROW(WORKSPACE_REMOVE, workspace_remove),
     ROW(WORKSPACE_LIST, workspace_list),
+    ROW(WORKSPACE_GET, workspace_get),
+    ROW(WORKSPACE_SET, workspace_set),
     ROW(WORKSPACE_VISIBILITY, workspace_visibility),
     ROW(WORKSPACE_SET_VISIBILITY, workspace_set_visibility),
     ROW(VISIBILITY, visibility),

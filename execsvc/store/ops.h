@@ -14,6 +14,8 @@ OPERATION(workspace_create);
 OPERATION(workspace_open);
 OPERATION(workspace_remove);
 OPERATION(workspace_list);
+OPERATION(workspace_get);
+OPERATION(workspace_set);
 /* ops_visibility.c */
 OPERATION(workspace_visibility);
 OPERATION(workspace_set_visibility);

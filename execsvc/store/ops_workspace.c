@@ -16,6 +16,41 @@ static void explain(int error, struct reply *ret)
                        "beside it is damaged");
 }
 
+static struct wire_workspace describe(const struct meta *meta, const char *name)
+{
+    return (struct wire_workspace){.slot = meta->slot,
+                                   .state = WIRE_WORKSPACE_RUNNING,
+                                   .revision = 1,
+                                   .created_at = meta->created_at,
+                                   .used_at = meta->created_at,
+                                   .thread_id = bytes_of(meta->thread_id, meta->thread_id_len),
+                                   .name = bytes_of_string(name),
+                                   .labels = bytes_of_string("{}")};
+}
+
+/* The reply WORKSPACE. */
+static int answer(struct file_session *session, const struct workspace *w, bool created,
+                  struct reply *ret)
+{
+    struct meta meta;
+    int r = workspace_describe(session->store, w->name, &meta);
+    if (r < 0)
+        return r;
+    struct wire_workspace *reply = &ret->message.workspace;
+    ret->message =
+        (struct wire_message){.type = WIRE_WORKSPACE, .workspace = describe(&meta, w->name)};
+    reply->created = created;
+    size_t id_len = reply->thread_id.len, name_len = reply->name.len;
+    r = buffer_append(&ret->storage, reply->thread_id.data, id_len);
+    if (r == 0)
+        r = buffer_append(&ret->storage, reply->name.data, name_len);
+    if (r < 0)
+        return r;
+    reply->thread_id = bytes_of(ret->storage.data, id_len);
+    reply->name = bytes_of(ret->storage.data + id_len, name_len);
+    return 0;
+}
+
 OPERATION(workspace_create)
 {
     _cleanup_workspace_ struct workspace *w = NULL;
@@ -31,21 +66,23 @@ OPERATION(workspace_create)
                            failure.text);
         return r;
     }
-    size_t name_len = strlen(w->name);
-    r = buffer_append(&ret->storage, w->thread_id, w->thread_id_len);
-    if (r == 0)
-        r = buffer_append(&ret->storage, w->name, name_len);
-    if (r < 0)
+    return answer(session, w, created, ret);
+}
+
+OPERATION(workspace_get)
+{
+    _cleanup_workspace_ struct workspace *w = NULL;
+    int r = store_workspace_find(session->store, m->workspace_get.key, m->workspace_get.flags, &w);
+    if (r < 0) {
+        explain(r, ret);
         return r;
-    const uint8_t *data = ret->storage.data;
-    ret->message =
-        (struct wire_message){.type = WIRE_WORKSPACE,
-                              .workspace = {.created = created,
-                                            .slot = w->slot,
-                                            .created_at = w->created_at,
-                                            .thread_id = bytes_of(data, w->thread_id_len),
-                                            .name = bytes_of(data + w->thread_id_len, name_len)}};
-    return 0;
+    }
+    return answer(session, w, false, ret);
+}
+
+OPERATION(workspace_set)
+{
+    return -EOPNOTSUPP;
 }
 
 OPERATION(workspace_open)
@@ -98,12 +135,7 @@ OPERATION(workspace_remove)
 /* Appends one WORKSPACE element; 0 when it does not fit any more, else 1. */
 static int append_workspace(struct buffer *list, const char *name, const struct meta *meta)
 {
-    const struct wire_message element = {
-        .type = WIRE_WORKSPACE,
-        .workspace = {.slot = meta->slot,
-                      .created_at = meta->created_at,
-                      .thread_id = bytes_of(meta->thread_id, meta->thread_id_len),
-                      .name = bytes_of_string(name)}};
+    const struct wire_message element = {.type = WIRE_WORKSPACE, .workspace = describe(meta, name)};
     _cleanup_buffer_ struct buffer encoded = {0};
     int r = wire_encode(&encoded, &element);
     if (r < 0)

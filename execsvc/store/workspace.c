@@ -311,8 +311,12 @@ int workspace_create(struct store *store, struct bytes thread_id, uint32_t flags
 {
     char name[THREAD_NAME_MAX + 1];
     ret_failure->text[0] = 0;
-    if (flags & ~(uint32_t)WIRE_WORKSPACE_EXCLUSIVE)
+    const uint32_t sources =
+        WIRE_WORKSPACE_FROM_STREAM | WIRE_WORKSPACE_FROM_SNAPSHOT | WIRE_WORKSPACE_FROM_WORKSPACE;
+    if (flags & ~(WIRE_WORKSPACE_EXCLUSIVE | sources))
         return -EINVAL;
+    if (flags & sources)
+        return -EOPNOTSUPP;
     int r = thread_id_to_name(thread_id, name);
     if (r < 0)
         return r;

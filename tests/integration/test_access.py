@@ -19,9 +19,9 @@ OURS = "ours"      # one for workspaces a-* alone, with all verbs
 
 # What each request needs, written down once more: the table must not change by mistake.
 NEEDS = {
-    "admin": {"WORKSPACE_CREATE", "WORKSPACE_REMOVE", "WORKSPACE_SET_VISIBILITY", "EXEC_LIFT",
+    "admin": {"WORKSPACE_CREATE", "WORKSPACE_REMOVE", "WORKSPACE_SET_VISIBILITY", "WORKSPACE_SET", "EXEC_LIFT",
               "EXEC_POLICY_SET"},
-    "read": {"WORKSPACE_OPEN", "WORKSPACE_LIST", "WORKSPACE_VISIBILITY", "LOOKUP", "GETATTR", "READLINK",
+    "read": {"WORKSPACE_OPEN", "WORKSPACE_LIST", "WORKSPACE_GET", "WORKSPACE_VISIBILITY", "LOOKUP", "GETATTR", "READLINK",
              "OPEN", "READ", "FSYNC", "READDIR", "STATFS", "GETXATTR", "LISTXATTR", "SEEK", "LOCK_GET",
              "LOCK_SET", "READTREE", "READPARTS", "READFILES", "SUBSCRIBE"},
     "write": {"SETATTR", "MKNOD", "MKDIR", "SYMLINK", "LINK", "UNLINK", "RMDIR", "RENAME", "CREATE",
@@ -117,7 +117,7 @@ def test_another_workspace_does_not_exist(service, ours):
     long_name = service.root / "workspaces"
     long_name = next(name for name in os.listdir(long_name) if "~" in name).encode()
     fields = list(workspace_fields())
-    assert len(fields) == 11
+    assert len(fields) == 13
     for name, field, flags in fields:
         answers = set()
         for key, by_name in ((b"b-two", 0), (b"b-none", 0), (b"b-two", 1), (b"b-none", 1), (long_name, 1),
@@ -128,6 +128,9 @@ def test_another_workspace_does_not_exist(service, ours):
         assert answers == {errno.ENOENT}, (name, answers)
     assert call(ours, "WORKSPACE_CREATE", thread_id=b"b-two") == errno.EACCES
     assert call(ours, "WORKSPACE_CREATE", thread_id=b"b-none") == errno.EACCES
+    forks = [call(ours, "WORKSPACE_CREATE", thread_id=b"a-fork", flags=wire.CONSTANTS["WIRE_WORKSPACE_FROM_WORKSPACE"],
+                  source=source) for source in (b"b-two", b"b-none")]
+    assert forks == [errno.ENOENT] * 2
     assert "node" in call(ours, "WORKSPACE_OPEN", key=b"a-one")
     assert call(ours, "WORKSPACE_CREATE", thread_id=b"a-new")["created"] == 1
 

@@ -671,7 +671,7 @@ def test_relay_moves_much_in_both_directions(stdio):
         relay.stdin.flush()
         return take_frame()
 
-    call(raw.WORKSPACE_CREATE, 2, struct.pack("<I", 0) + raw.text(b"w") + raw.text(b""))
+    call(raw.WORKSPACE_CREATE, 2, struct.pack("<IQQ", 0, 0, 0) + raw.text(b"w") + 3 * raw.text(b""))
     node = struct.unpack_from("<Q", call(raw.WORKSPACE_OPEN, 3, struct.pack("<I", 0) +
                                          raw.text(b"w"))[2])[0]
     _, _, body = call(raw.CREATE, 4, struct.pack("<QIIIII", node, 3, 0o600, 0, 0, 0) + raw.text(b"f"))

@@ -157,7 +157,7 @@ class Stream:
         return json.loads(body[4:])
 
     def create_workspace(self, thread_id):
-        kind, body = self.call(WORKSPACE_CREATE, struct.pack("<I", 0) + text(thread_id) + text(b""))
+        kind, body = self.call(WORKSPACE_CREATE, struct.pack("<IQQ", 0, 0, 0) + text(thread_id) + 3 * text(b""))
         assert kind == WORKSPACE, body
         kind, body = self.call(WORKSPACE_OPEN, struct.pack("<I", 0) + text(thread_id))
         assert kind == WORKSPACE_ROOT, body

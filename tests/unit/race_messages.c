@@ -555,6 +555,8 @@ static const enum wire_type elsewhere[] = {
     WIRE_ACK,
     WIRE_WORKSPACE_LIST,
     WIRE_WORKSPACE_CREATE,
+    WIRE_WORKSPACE_GET,
+    WIRE_WORKSPACE_SET,
     WIRE_WORKSPACE_VISIBILITY,
     WIRE_WORKSPACE_SET_VISIBILITY,
     WIRE_WORKSPACE_REMOVE, /* test_workspace_removal */

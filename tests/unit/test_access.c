@@ -360,6 +360,10 @@ static void test_what_fields_need(void **state)
     assert_int_equal(permit_verbs(&m), GRANT_VERB(READ));
     m.lock_set.type = WIRE_LOCK_WRITE;
     assert_int_equal(permit_verbs(&m), GRANT_VERB(READ) | GRANT_VERB(WRITE));
+    m = (struct wire_message){.type = WIRE_WORKSPACE_CREATE};
+    assert_int_equal(permit_verbs(&m), GRANT_VERB(ADMIN));
+    m.workspace_create.flags = WIRE_WORKSPACE_FROM_WORKSPACE;
+    assert_int_equal(permit_verbs(&m), GRANT_VERB(ADMIN) | GRANT_VERB(READ));
     m = (struct wire_message){.type = WIRE_COPY};
     assert_int_equal(permit_verbs(&m), GRANT_VERB(READ) | GRANT_VERB(WRITE));
 }
@@ -404,7 +408,26 @@ static void test_each_message_that_names_a_workspace(void **state)
             assert_int_equal(permit_check(g, NULL, &m, why), -ENOENT);
         }
     }
-    assert_int_equal(count, 13);
+    assert_int_equal(count, 15);
+    grant_unref(g);
+}
+
+static void test_a_workspace_to_start_from(void **state)
+{
+    struct grant *g = parse("{\"id\":\"a\"," TOKEN ",\"workspaces\":[\"ours-*\"],"
+                            "\"verbs\":[\"read\",\"admin\"]}");
+    char why[PERMIT_TEXT_MAX];
+    struct wire_message m = {.type = WIRE_WORKSPACE_CREATE,
+                             .workspace_create = {.flags = WIRE_WORKSPACE_FROM_WORKSPACE,
+                                                  .thread_id = bytes_of_string("ours-1"),
+                                                  .source = bytes_of_string("theirs")}};
+    assert_int_equal(permit_check(g, NULL, &m, why), -ENOENT);
+    m.workspace_create.source = bytes_of_string("ours-2");
+    assert_int_equal(permit_check(g, NULL, &m, why), 0);
+    /* A snapshot's ID is no thread ID. */
+    m.workspace_create.flags = WIRE_WORKSPACE_FROM_SNAPSHOT;
+    m.workspace_create.source = bytes_of_string("theirs");
+    assert_int_equal(permit_check(g, NULL, &m, why), 0);
     grant_unref(g);
 }
 
@@ -424,6 +447,7 @@ int main(void)
         cmocka_unit_test(test_messages_that_need_nothing),
         cmocka_unit_test(test_what_fields_need),
         cmocka_unit_test(test_each_message_that_names_a_workspace),
+        cmocka_unit_test(test_a_workspace_to_start_from),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
