@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/base64.h"
 #include "base/clock.h"
 #include "cli/text.h"
 
@@ -97,24 +98,8 @@ int exec_capture_append(struct exec_capture *c, struct bytes data)
 
 static json_t *base64(struct bytes data)
 {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    _cleanup_free_ char *text = malloc((data.len + 2) / 3 * 4 + 1);
-    if (!text)
-        return NULL;
-    size_t n = 0;
-    for (size_t i = 0; i < data.len; i += 3) {
-        size_t have = data.len - i < 3 ? data.len - i : 3;
-        uint32_t group = (uint32_t)data.data[i] << 16;
-        if (have > 1)
-            group |= (uint32_t)data.data[i + 1] << 8;
-        if (have > 2)
-            group |= data.data[i + 2];
-        text[n++] = digits[group >> 18];
-        text[n++] = digits[group >> 12 & 63];
-        text[n++] = have > 1 ? digits[group >> 6 & 63] : '=';
-        text[n++] = have > 2 ? digits[group & 63] : '=';
-    }
-    return json_stringn_nocheck(text, n);
+    _cleanup_free_ char *text = malloc(base64_size(data.len) + 1);
+    return text ? json_stringn_nocheck(text, base64_write(BASE64, data, text)) : NULL;
 }
 
 static int set(json_t *object, const char *prefix, const char *name, json_t *value)

@@ -1,5 +1,6 @@
 #include "unit.h"
 
+#include "base/base64.h"
 #include "base/buffer.h"
 #include "base/clock.h"
 #include "base/failure.h"
@@ -202,6 +203,48 @@ static void cleanup_frees_once(void **state)
     free(kept);
 }
 
+/* --- base64 ---------------------------------------------------------------------- */
+
+static void base64_is_written_and_read(void **state)
+{
+    static const struct {
+        const char *text, *padded, *url;
+    } cases[] = {
+        {"", "", ""},
+        {"f", "Zg==", "Zg"},
+        {"fo", "Zm8=", "Zm8"},
+        {"foo", "Zm9v", "Zm9v"},
+        {"foob", "Zm9vYg==", "Zm9vYg"},
+        {"\xfb\xff\xbf", "+/+/", "-_-_"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        struct bytes data = bytes_of_string(cases[i].text);
+        const char *const texts[] = {cases[i].padded, cases[i].url};
+        _cleanup_buffer_ struct buffer b = {0};
+        char out[16];
+        assert_int_equal(base64_append(&b, BASE64, data), 0);
+        assert_true(bytes_equal(buffer_view(&b), bytes_of_string(cases[i].padded)));
+        size_t n = base64_write(BASE64_URL_UNPADDED, data, out);
+        assert_true(bytes_equal(bytes_of(out, n), bytes_of_string(cases[i].url)));
+        for (size_t k = 0; k < 2; k++) {
+            assert_int_equal(base64_read(bytes_of_string(texts[k]), (uint8_t *)out, &n), 0);
+            assert_true(bytes_equal(bytes_of(out, n), data));
+        }
+    }
+}
+
+static void base64_has_one_text(void **state)
+{
+    static const char *const bad[] = {"Z",      "Zg=",  "Zh==",     "Zh",      "Zm9=",
+                                      "Z===",   "====", "Zg==Zg==", "Zm9v Zg", "+_+_",
+                                      "Zm9v\n", "=",    "Zg==="};
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        uint8_t out[16];
+        size_t n;
+        assert_int_equal(base64_read(bytes_of_string(bad[i]), out, &n), -EINVAL);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -209,6 +252,8 @@ int main(void)
         cmocka_unit_test(buffer_prints),
         cmocka_unit_test(buffer_survives_failure),
         cmocka_unit_test(bytes_compare),
+        cmocka_unit_test(base64_is_written_and_read),
+        cmocka_unit_test(base64_has_one_text),
         cmocka_unit_test(table_is_a_map),
         cmocka_unit_test(table_survives_failure),
         cmocka_unit_test(pairs_hash_apart),
