@@ -16,6 +16,15 @@
 /* For clients: an operator is likely at it. */
 #define BROKEN_RETRY_S 5
 
+/* The tokens that were shown or issued last: whose signature comes is most likely one of them. */
+#define RECENT_TOKENS 1024
+
+/* Tokens that are computed in search of the one that signed a request, of whichever workspace: 4 us
+ * each, on the loop; and how often that is done at most. Stops signatures of nobody from
+ * keeping the loop busy. */
+#define SEARCH_MAX 8192
+#define SEARCH_PERIOD_S 1
+
 struct access {
     char *file; /* NULL: none */
     int (*open)(void *context);
@@ -26,6 +35,10 @@ struct access {
     bool broken;      /* the file cannot be read or is wrong */
     char error[FAILURE_TEXT_MAX];
     struct failures *failures;
+    bool issues;
+    struct access_issuing issuing;
+    char *recent[RECENT_TOKENS]; /* the last one first; then NULL */
+    uint64_t searched_ns;
 };
 
 static int load(const struct access *a, struct grants *ret, struct stat *ret_stat,
@@ -68,8 +81,17 @@ void access_free(struct access *a)
         return;
     grants_release(&a->grants);
     failures_free(a->failures);
+    for (size_t i = 0; i < RECENT_TOKENS; i++)
+        free(a->recent[i]);
+    OPENSSL_cleanse(&a->issuing.key, sizeof a->issuing.key);
     free(a->file);
     free(a);
+}
+
+void access_issue_tokens(struct access *a, const struct access_issuing *issuing)
+{
+    a->issuing = *issuing;
+    a->issues = true;
 }
 
 /* --- the file --------------------------------------------------------------------------------- */
@@ -108,7 +130,10 @@ bool access_stands(const struct access *a, const struct grant *grant)
 {
     if (grant_is_over(grant, time(NULL)))
         return false;
-    if (a->broken || (!grant->has_token && !grant->certificate && !grant->has_user))
+    if (grant->issuer)
+        return access_stands(a, grant->issuer);
+    if (a->broken ||
+        (!grant->has_token && !grant->certificate && !grant->has_user && !grant->loopback))
         return true;
     for (size_t i = 0; i < a->grants.count; i++)
         if (grant_equal(a->grants.list[i], grant))
@@ -211,36 +236,256 @@ static struct grant *find_token(const struct access *a,
     return found;
 }
 
-static void decide_token(struct access *a, const struct access_caller *caller, struct bytes token,
+static bool is_counted_out(const struct access *a, const struct access_caller *caller,
+                           struct access_decision *d)
+{
+    d->retry_s = failures_wait(a->failures, caller->address, clock_monotonic_ns());
+    if (d->retry_s > 0)
+        refuse(d, 429, "too many wrong tokens have come from this address");
+    return d->retry_s > 0;
+}
+
+static void refuse_wrong(struct access *a, const struct access_caller *caller,
+                         const uint8_t digest[GRANT_TOKEN_DIGEST_SIZE], const char *what,
                          struct access_decision *d)
 {
+    uint64_t part;
+    memcpy(&part, digest, sizeof part);
+    failures_note(a->failures, caller->address, part, clock_monotonic_ns());
+    refuse(d, 401, "the %s is not one of this service", what);
+}
+
+/* Whose credential is right may still lack something. */
+static bool is_refused(const struct access_caller *caller, const struct grant *line,
+                       struct access_decision *d)
+{
+    if (grant_is_over(line, time(NULL)))
+        refuse(d, 401, "the bearer token has expired; ask for a new one");
+    else if (line->certificate && !has_name(caller, line->certificate))
+        refuse(d, 403, "the bearer token goes with another client certificate");
+    return d->status != 0;
+}
+
+static void decide_token(struct access *a, const struct access_caller *caller, struct bytes token,
+                         const uint8_t digest[GRANT_TOKEN_DIGEST_SIZE], struct access_decision *d)
+{
+    struct grant *g = find_token(a, digest);
+    if (!g)
+        refuse_wrong(a, caller, digest, "bearer token", d);
+    else if (!is_refused(caller, g, d))
+        let_in(d, grant_ref(g));
+}
+
+/* --- tokens that were issued --------------------------------------------------------------------
+ */
+
+static bool issues(const struct grant *line)
+{
+    return line->has_token || line->certificate;
+}
+
+/* The line of a token, if it is right; NULL: it is not. */
+static struct grant *find_issuer(const struct access *a, struct bytes token,
+                                 struct issued_claim *claim)
+{
+    if (!a->issues || !issued_parse(token, claim))
+        return NULL;
+    for (size_t i = 0; i < a->grants.count; i++) {
+        struct grant *line = a->grants.list[i];
+        if (issues(line) && strcmp(line->id, claim->id) == 0)
+            return issued_verify(&a->issuing.key, line, claim, token) ? line : NULL;
+    }
+    return NULL;
+}
+
+/* Moves it to the front, or puts it there. Without memory it is not remembered. */
+static void remember(struct access *a, struct bytes token)
+{
+    size_t i = 0;
+    while (i < RECENT_TOKENS - 1 && a->recent[i] &&
+           !bytes_equal(bytes_of_string(a->recent[i]), token))
+        i++;
+    char *text = a->recent[i];
+    if (!text || !bytes_equal(bytes_of_string(text), token)) {
+        free(text);
+        text = strndup((const char *)token.data, token.len);
+    }
+    memmove(a->recent + 1, a->recent, i * sizeof *a->recent);
+    a->recent[0] = text;
+}
+
+static void decide_issued(struct access *a, const struct access_caller *caller, struct bytes token,
+                          const uint8_t digest[GRANT_TOKEN_DIGEST_SIZE], struct access_decision *d)
+{
+    struct issued_claim claim;
+    struct grant *line = find_issuer(a, token, &claim);
+    if (!line) {
+        refuse_wrong(a, caller, digest, "token of a workspace", d);
+    } else if (!is_refused(caller, line, d)) {
+        remember(a, token);
+        let_in(d, grant_new_issued(line, bytes_of(claim.thread_id, claim.thread_id_len),
+                                   GRANT_VERBS_ALL & ~GRANT_VERB(ADMIN), 0));
+    }
+}
+
+int access_issue(struct access *a, struct grant *grant, struct bytes thread_id,
+                 char ret[ISSUED_TEXT_MAX])
+{
+    struct grant *line = grant->issuer ? grant->issuer : grant;
+    if (!issues(line) || grant->signed_for || !grant_covers(grant, thread_id))
+        return -EACCES;
+    if (!a->issues)
+        return -EOPNOTSUPP;
+    _cleanup_free_ char *words = issued_line(line);
+    int r = words ? issued_make(&a->issuing.key, line->id, words, thread_id, ret) : -ENOMEM;
+    if (r == 0)
+        remember(a, bytes_of_string(ret));
+    return r;
+}
+
+/* --- signed requests ----------------------------------------------------------------------------
+ */
+
+/* One round over what lines and workspaces there are. */
+struct search {
+    const struct access *access;
+    const struct signed_request *request;
+    char *lines[GRANTS_MAX]; /* of those that issue; else NULL */
+    unsigned left;
+    char found[ISSUED_TEXT_MAX]; /* or "" */
+};
+
+static bool search_workspace(void *context, struct bytes thread_id)
+{
+    struct search *s = context;
+    const struct grants *grants = &s->access->grants;
+    char token[ISSUED_TEXT_MAX];
+    for (size_t i = 0; i < grants->count; i++) {
+        if (!s->lines[i] || !grant_covers(grants->list[i], thread_id))
+            continue;
+        if (s->left-- == 0)
+            return false;
+        if (issued_make(&s->access->issuing.key, grants->list[i]->id, s->lines[i], thread_id,
+                        token) == 0 &&
+            signed_request_matches(s->request, token)) {
+            memcpy(s->found, token, sizeof token);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* 0: found, or not; -EAGAIN: not now; -ENOMEM. */
+static int search(struct access *a, const struct signed_request *request, char ret[ISSUED_TEXT_MAX])
+{
+    uint64_t now = clock_monotonic_ns();
+    if (a->searched_ns && now - a->searched_ns < SEARCH_PERIOD_S * NSEC_PER_SEC)
+        return -EAGAIN;
+    a->searched_ns = now;
+    struct search *s = calloc(1, sizeof *s);
+    if (!s)
+        return -ENOMEM;
+    s->access = a;
+    s->request = request;
+    s->left = SEARCH_MAX;
+    for (size_t i = 0; i < a->grants.count; i++)
+        if (issues(a->grants.list[i]))
+            s->lines[i] = issued_line(a->grants.list[i]);
+    a->issuing.workspaces(a->issuing.context, search_workspace, s);
+    for (size_t i = 0; i < a->grants.count; i++)
+        free(s->lines[i]);
+    memcpy(ret, s->found, sizeof s->found);
+    free(s);
+    return 0;
+}
+
+static int find_signer(struct access *a, const struct signed_request *request,
+                       char ret[ISSUED_TEXT_MAX])
+{
+    *ret = '\0';
+    for (size_t i = 0; i < RECENT_TOKENS && a->recent[i]; i++) {
+        if (signed_request_matches(request, a->recent[i])) {
+            (void)snprintf(ret, ISSUED_TEXT_MAX, "%s", a->recent[i]);
+            return 0;
+        }
+    }
+    return a->issues ? search(a, request, ret) : 0;
+}
+
+static void decide_signed(struct access *a, const struct access_caller *caller,
+                          const struct signed_request *request,
+                          const uint8_t digest[GRANT_TOKEN_DIGEST_SIZE], struct access_decision *d)
+{
+    char token[ISSUED_TEXT_MAX];
+    struct issued_claim claim;
+    if (request->expires && (uint64_t)time(NULL) >= request->expires) {
+        refuse(d, 401, "the signature has expired");
+        return;
+    }
+    int r = find_signer(a, request, token);
+    if (r < 0) {
+        refuse(d, 503, "too many signatures of nobody known come in");
+        d->retry_s = SEARCH_PERIOD_S;
+        return;
+    }
+    struct grant *line = *token ? find_issuer(a, bytes_of_string(token), &claim) : NULL;
+    if (!line) {
+        refuse_wrong(a, caller, digest, "signature", d);
+    } else if (!is_refused(caller, line, d)) {
+        struct bytes thread_id = bytes_of(claim.thread_id, claim.thread_id_len);
+        remember(a, bytes_of_string(token));
+        let_in(d, grant_new_issued(line, thread_id,
+                                   GRANT_VERB(READ) | (request->writes ? GRANT_VERB(WRITE) : 0),
+                                   (time_t)request->expires));
+        if (d->grant)
+            d->grant->signed_for = true;
+    }
+}
+
+/* --- all ----------------------------------------------------------------------------------------
+ */
+
+static bool begins_with(struct bytes text, const char *prefix)
+{
+    size_t len = strlen(prefix);
+    return text.len >= len && memcmp(text.data, prefix, len) == 0;
+}
+
+static void decide_bearer(struct access *a, const struct access_caller *caller, struct bytes token,
+                          struct access_decision *d)
+{
     uint8_t digest[GRANT_TOKEN_DIGEST_SIZE];
-    uint64_t now = clock_monotonic_ns(), part;
+    struct signed_request request;
     if (a->broken) {
         refuse_all(d);
         return;
     }
-    d->retry_s = failures_wait(a->failures, caller->address, now);
-    if (d->retry_s > 0) {
-        refuse(d, 429, "too many wrong tokens have come from this address");
+    if (is_counted_out(a, caller, d))
         return;
-    }
-    if (!grant_token_digest(token, digest)) {
+    if (!grant_token_digest(token, digest))
         refuse(d, 503, "OpenSSL cannot compute SHA-256");
-        return;
+    else if (begins_with(token, ISSUED_PREFIX))
+        decide_issued(a, caller, token, digest, d);
+    else if (caller->gateway && signed_request_parse(token, &request))
+        decide_signed(a, caller, &request, digest, d);
+    else
+        decide_token(a, caller, token, digest, d);
+}
+
+/* Without a token. */
+static void decide_loopback(const struct access *a, struct access_decision *d)
+{
+    for (size_t i = 0; !a->broken && i < a->grants.count; i++) {
+        struct grant *g = a->grants.list[i];
+        if (g->loopback && !grant_is_over(g, time(NULL))) {
+            let_in(d, grant_ref(g));
+            return;
+        }
     }
-    struct grant *g = find_token(a, digest);
-    if (!g) {
-        memcpy(&part, digest, sizeof part);
-        failures_note(a->failures, caller->address, part, now);
-        refuse(d, 401, "the bearer token is not one of this service");
-    } else if (grant_is_over(g, time(NULL))) {
-        refuse(d, 401, "the bearer token has expired; ask for a new one");
-    } else if (g->certificate && !has_name(caller, g->certificate)) {
-        refuse(d, 403, "the bearer token goes with another client certificate");
-    } else {
-        let_in(d, grant_ref(g));
-    }
+    if (a->broken)
+        refuse_all(d);
+    else
+        refuse(d, 401, "a bearer token is needed");
 }
 
 static void decide_certificate(const struct access *a, const struct access_caller *caller,
@@ -281,11 +526,13 @@ void access_decide(struct access *a, const struct access_caller *caller,
     else if (a->certificates && !caller->certificate)
         refuse(ret, 403, "a client certificate of this service's client CA is needed");
     else if (a->file && bearer(caller->authorization, &token))
-        decide_token(a, caller, token, ret);
+        decide_bearer(a, caller, token, ret);
     else if (a->file && caller->authorization.len > 0)
         refuse(ret, 401, "the bearer token is not one of this service");
     else if (caller->certificate)
         decide_certificate(a, caller, ret);
+    else if (a->file && caller->loopback)
+        decide_loopback(a, ret);
     else
         refuse(ret, 401, "a bearer token is needed");
 }

@@ -6,7 +6,7 @@
 #include <jansson.h>
 
 #include "access/failures.h"
-#include "access/grant.h"
+#include "access/issued.h"
 
 struct access;
 
@@ -18,6 +18,16 @@ struct access_options {
     void *context;
     bool certificates; /* clients that come by TLS must prove a certificate of the client CA */
 };
+
+/* Tokens of this key are issued and taken from now on. workspaces calls `each` with the
+ * thread IDs that there are, until it returns false. */
+struct access_issuing {
+    struct issued_key key;
+    void (*workspaces)(void *context, bool (*each)(void *each_context, struct bytes thread_id),
+                       void *each_context);
+    void *context;
+};
+void access_issue_tokens(struct access *a, const struct access_issuing *issuing);
 
 /* -ENOENT, -EACCES, -EINVAL: of the file. -ENOMEM. */
 int access_open(const struct access_options *options, struct access **ret,
@@ -32,6 +42,8 @@ struct access_caller {
     bool certificate;         /* it proved one of the client CA, */
     const char *const *names; /* which has these, as in grant.certificate; ends with NULL */
     struct bytes authorization;
+    bool loopback; /* plain http, from this machine */
+    bool gateway;  /* what is ours read its request, and speaks for it */
 };
 
 struct access_decision {
@@ -47,9 +59,20 @@ struct access_decision {
  * without a token a line must have one of the names and no "token". Without an access file whoever
  * has proved a certificate may do everything.
  *
- * Tokens are 256 random bits, and kept as digests, which are compared in constant time. */
+ * Plain http of this machine without a token: what a line with "loopback" says.
+ *
+ * Tokens are 256 random bits, and kept as digests, which are compared in constant time. One that
+ * was issued (issued.h) is good for what its line is, in its workspace, but never for ADMIN, and
+ * needs the line's certificate if that has one. From the gateway alone is a signed request taken,
+ * whose grant is for READ, or READ and WRITE: that it is for one file the gateway sees to. */
 void access_decide(struct access *a, const struct access_caller *caller,
                    struct access_decision *ret);
+
+/* A token for this workspace, of the line that grant is of, into ret; the same one each time.
+ * -EACCES: the grant is of no line that tokens are made from, or does not cover it. -EOPNOTSUPP:
+ * none are issued. -ENOMEM. */
+int access_issue(struct access *a, struct grant *grant, struct bytes thread_id,
+                 char ret[ISSUED_TEXT_MAX]);
 
 /* Looks at the file again. True: grants may have changed. */
 bool access_refresh(struct access *a);

@@ -175,6 +175,14 @@ static int read_user(json_t *object, struct grant *g, struct failure *f)
     return 0;
 }
 
+static int read_loopback(json_t *object, struct grant *g, struct failure *f)
+{
+    json_t *value = json_object_get(object, "loopback");
+    g->loopback = json_is_true(value);
+    return !value || g->loopback ? 0
+                                 : failure_set(f, -EINVAL, "\"loopback\" can be true, or left out");
+}
+
 static int read_patterns(json_t *object, struct grant *g, struct failure *f)
 {
     json_t *array = json_object_get(object, "workspaces");
@@ -240,7 +248,7 @@ static int read_expiry(json_t *object, struct grant *g, struct failure *f)
 
 static int check_keys(json_t *object, struct failure *f)
 {
-    static const char *const known[] = {"id",         "token", "certificate", "user",
+    static const char *const known[] = {"id",         "token", "certificate", "user", "loopback",
                                         "workspaces", "verbs", "expires",     "note"};
     const char *key;
     json_t *value;
@@ -253,7 +261,7 @@ static int check_keys(json_t *object, struct failure *f)
             char shown[80];
             return failure_set(f, -EINVAL,
                                "unknown key %s. The keys are: id, token, certificate, user, "
-                               "workspaces, verbs, expires, note",
+                               "loopback, workspaces, verbs, expires, note",
                                log_escape(key, strlen(key), shown, sizeof shown));
         }
     }
@@ -267,16 +275,18 @@ static int read_object(json_t *object, struct grant *g, struct failure *f)
     if (r < 0 || (r = text_of(object, "id", &id, f)) < 0 ||
         (r = text_of(object, "note", &note, f)) < 0 || (r = read_token(object, g, f)) < 0 ||
         (r = read_certificate(object, g, f)) < 0 || (r = read_user(object, g, f)) < 0 ||
-        (r = read_patterns(object, g, f)) < 0 || (r = read_verbs(object, g, f)) < 0 ||
-        (r = read_expiry(object, g, f)) < 0)
+        (r = read_loopback(object, g, f)) < 0 || (r = read_patterns(object, g, f)) < 0 ||
+        (r = read_verbs(object, g, f)) < 0 || (r = read_expiry(object, g, f)) < 0)
         return r;
     if (!id || !grant_id_is_valid(id))
         return failure_set(f, -EINVAL, "\"id\" must be 1 to %d letters, digits, or . _ @ -",
                            GRANT_ID_MAX);
-    if (!g->has_token && !g->certificate && !g->has_user)
-        return failure_set(f, -EINVAL, "one of \"token\", \"certificate\" and \"user\" is needed");
-    if (g->has_user && (g->has_token || g->certificate))
-        return failure_set(f, -EINVAL, "\"user\" goes with no \"token\" or \"certificate\"");
+    if (!g->has_token && !g->certificate && !g->has_user && !g->loopback)
+        return failure_set(
+            f, -EINVAL, "one of \"token\", \"certificate\", \"user\" and \"loopback\" is needed");
+    if ((g->has_user || g->loopback) &&
+        (g->has_token || g->certificate || (g->has_user && g->loopback)))
+        return failure_set(f, -EINVAL, "\"user\" or \"loopback\" goes with no other credential");
     (void)snprintf(g->id, sizeof g->id, "%s", id);
     g->note = note ? strdup(note) : NULL;
     return note && !g->note ? no_memory(f) : 0;
@@ -331,6 +341,8 @@ static int put_credentials(json_t *object, const struct grant *g)
         r = json_object_set_new(object, "certificate", json_string(g->certificate));
     if (r == 0 && g->has_user)
         r = json_object_set_new(object, "user", json_integer(g->user));
+    if (r == 0 && g->loopback)
+        r = json_object_set_new(object, "loopback", json_true());
     return r;
 }
 
@@ -372,6 +384,26 @@ struct grant *grant_new_whole(const char *id)
     return g;
 }
 
+struct grant *grant_new_issued(struct grant *line, struct bytes thread_id, unsigned verbs,
+                               time_t expires)
+{
+    struct grant *g = grant_new_whole(line->id);
+    if (!g)
+        return NULL;
+    g->everything = false;
+    g->verbs = verbs & line->verbs;
+    g->expires = line->expires && (!expires || line->expires < expires) ? line->expires : expires;
+    g->issuer = grant_ref(line);
+    g->only = malloc(thread_id.len);
+    if (!g->only) {
+        grant_unref(g);
+        return NULL;
+    }
+    memcpy(g->only, thread_id.data, thread_id.len);
+    g->only_len = thread_id.len;
+    return g;
+}
+
 struct grant *grant_ref(struct grant *grant)
 {
     grant->refs++;
@@ -387,6 +419,8 @@ void grant_unref(struct grant *g)
     free(g->patterns);
     free(g->certificate);
     free(g->note);
+    free(g->only);
+    grant_unref(g->issuer);
     free(g);
 }
 
@@ -402,8 +436,8 @@ bool grant_equal(const struct grant *a, const struct grant *b)
     if (strcmp(a->id, b->id) != 0 || a->has_token != b->has_token ||
         memcmp(a->token, b->token, sizeof a->token) != 0 ||
         !same_text(a->certificate, b->certificate) || a->has_user != b->has_user ||
-        a->user != b->user || a->verbs != b->verbs || a->expires != b->expires ||
-        a->pattern_count != b->pattern_count)
+        a->user != b->user || a->loopback != b->loopback || a->verbs != b->verbs ||
+        a->expires != b->expires || a->pattern_count != b->pattern_count)
         return false;
     for (size_t i = 0; i < a->pattern_count; i++)
         if (strcmp(a->patterns[i], b->patterns[i]) != 0)
@@ -413,6 +447,9 @@ bool grant_equal(const struct grant *a, const struct grant *b)
 
 bool grant_covers(const struct grant *g, struct bytes thread_id)
 {
+    if (g->issuer)
+        return bytes_equal(bytes_of(g->only, g->only_len), thread_id) &&
+               grant_covers(g->issuer, thread_id);
     bool covers = g->everything;
     for (size_t i = 0; !covers && i < g->pattern_count; i++)
         covers = grant_pattern_matches(g->patterns[i], thread_id);

@@ -7,13 +7,16 @@
  *     "certificate": "DNS:laptop.example",  a name of a client certificate: subject:… as RFC 2253
  *                                           writes it, DNS:…, email:… or URI:…
  *     "user": 1000,                         a user ID at a unix socket
+ *     "loopback": true,                     whoever comes by plain http from this machine, and
+ *                                           brings no token: any program of any user of it
  *     "workspaces": [ "chat-*" ],           thread IDs; * stands for any bytes, \ takes the meaning
  *                                           away from what follows it
  *     "verbs": [ "read", "write", "exec", "admin" ],
  *     "expires": "2027-01-31T12:00:00Z",    not named: never
  *     "note": "…" }                         for people
  *
- * At least one credential; of several, a client needs all. A user goes with no other. */
+ * At least one credential; of several, a client needs all. A user or loopback goes with no other.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -45,12 +48,20 @@ struct grant {
     char *certificate; /* or NULL */
     bool has_user;
     uid_t user;
+    bool loopback;
     bool everything; /* all workspaces */
     char **patterns; /* else */
     size_t pattern_count;
     unsigned verbs; /* GRANT_VERB(…) */
     time_t expires; /* 0: never */
     char *note;     /* or NULL */
+
+    /* Of one that was made from a line, by a token that the service issued: the line, which it ends
+     * with, and the one workspace of those of the line. Else NULL, and 0. */
+    struct grant *issuer;
+    uint8_t *only;
+    size_t only_len;
+    bool signed_for; /* a signature was what was shown, not the token itself */
 };
 
 /* A line of the access file. -EINVAL with what is wrong, which never shows the line: it may be a
@@ -62,6 +73,11 @@ int grant_format(const struct grant *grant, char **ret);
 
 /* One for whoever may do everything; id is cut if it is too long. NULL: no memory. */
 struct grant *grant_new_whole(const char *id);
+
+/* One of a line for one workspace, with these verbs of it, until then (0: as long as the line). It
+ * has the line's ID. NULL: no memory. */
+struct grant *grant_new_issued(struct grant *line, struct bytes thread_id, unsigned verbs,
+                               time_t expires);
 
 struct grant *grant_ref(struct grant *grant);
 void grant_unref(struct grant *grant); /* NULL is allowed */

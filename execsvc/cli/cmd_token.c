@@ -32,6 +32,8 @@ const char token_usage[] =
     "      --note TEXT         for people\n"
     "      --user USER         no token: this user of the machine, at a unix socket that the\n"
     "                          user may connect to (berthd --socket-mode)\n"
+    "      --loopback          no token: whoever comes by plain http from this machine without one,\n"
+    "                          which is any program of any user of it\n"
     "      --certificate NAME  no token: who has a client certificate with this name,\n"
     "                          subject:…, DNS:…, email:… or URI:…\n"
     "      --with-token        with --certificate: both are needed\n"
@@ -52,6 +54,7 @@ enum {
     OPTION_USER,
     OPTION_CERTIFICATE,
     OPTION_WITH_TOKEN,
+    OPTION_LOOPBACK,
     OPTION_JSON,
 };
 
@@ -66,6 +69,7 @@ static const struct option options[] = {
     {"user", required_argument, NULL, OPTION_USER},
     {"certificate", required_argument, NULL, OPTION_CERTIFICATE},
     {"with-token", no_argument, NULL, OPTION_WITH_TOKEN},
+    {"loopback", no_argument, NULL, OPTION_LOOPBACK},
     {"json", no_argument, NULL, OPTION_JSON},
     {"help", no_argument, NULL, 'h'},
     {0},
@@ -83,7 +87,7 @@ struct wish {
     const char *patterns[GRANT_PATTERNS_MAX];
     size_t pattern_count;
     unsigned verbs;
-    bool with_token, json;
+    bool with_token, loopback, json;
     bool creates; /* an option was given that is for create alone */
 };
 
@@ -102,6 +106,8 @@ static int take_option(const struct cli *cli, struct wish *w, int option)
         w->verbs |= verbs;
     } else if (option == OPTION_WITH_TOKEN) {
         w->with_token = true;
+    } else if (option == OPTION_LOOPBACK) {
+        w->loopback = true;
     } else if (option == OPTION_JSON) {
         w->json = true;
     } else {
@@ -210,6 +216,7 @@ static int check(const struct cli *cli, const struct wish *w, struct grant *g)
     g->verbs = w->verbs;
     g->expires = expiry_of(expires);
     g->has_user = w->user;
+    g->loopback = w->loopback;
     if (w->pattern_count == 0)
         return cli_usage_error(cli, "for which workspaces? Name them with -w; '*' is all");
     if (!w->verbs)
@@ -229,7 +236,9 @@ static int check(const struct cli *cli, const struct wish *w, struct grant *g)
                                w->id, GRANT_ID_MAX);
     if (w->user && (w->certificate || w->with_token))
         return cli_usage_error(cli, "--user goes with no token or certificate");
-    if (w->output && (w->user || (w->certificate && !w->with_token)))
+    if (w->loopback && (w->user || w->certificate || w->with_token))
+        return cli_usage_error(cli, "--loopback goes with no token, certificate or user");
+    if (w->output && (w->user || w->loopback || (w->certificate && !w->with_token)))
         return cli_usage_error(cli, "--output is for a token, and none is made");
     if (w->user && user_of(w->user, &g->user) < 0)
         return cli_usage_error(cli, "--user %s: there is no such user", w->user);
@@ -246,7 +255,7 @@ static int fill(const struct wish *w, struct grant *g, struct new_token *token)
     /* An ID that looks like an option could not be revoked by what people type. */
     if (!w->id && g->id[0] == '-')
         g->id[0] = 'a';
-    if (r == 0 && !w->user && (!w->certificate || w->with_token))
+    if (r == 0 && !w->user && !w->loopback && (!w->certificate || w->with_token))
         r = make_token(g, token);
     g->patterns = calloc(GRANT_PATTERNS_MAX, sizeof *g->patterns);
     g->certificate = w->certificate ? strdup(w->certificate) : NULL;
@@ -391,6 +400,8 @@ static void print_one(const struct grant *g)
                  grant_is_over(g, time(NULL)) ? "expired" : when);
     if (g->has_user)
         (void)printf("user %u  ", (unsigned)g->user);
+    if (g->loopback)
+        (void)printf("loopback  ");
     if (g->certificate) {
         print_text(g->certificate);
         (void)printf(g->has_token ? " and token  " : "  ");

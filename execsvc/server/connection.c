@@ -440,6 +440,7 @@ static void request_complete(struct connection *c)
         .address = c->peer.address,
         .certificate = c->ssl && tls_peer_names(c->ssl, &names),
         .authorization = request->authorization,
+        .loopback = c->peer.loopback,
     };
     caller.names = (const char *const *)names.list;
     _cleanup_buffer_ struct buffer text = {0};

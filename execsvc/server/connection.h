@@ -48,6 +48,7 @@ struct peer {
     uid_t uid;
     pid_t pid;
     uint64_t address; /* not local: failures_address */
+    bool loopback;    /* plain http from this machine */
     char name[80];    /* for the log */
 };
 

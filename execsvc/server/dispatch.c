@@ -42,6 +42,28 @@ static void on_status(struct connection *c, struct call *call, const struct wire
     call_reply(call, &reply);
 }
 
+static void on_access(struct connection *c, struct call *call, const struct wire_message *m)
+{
+    struct grant *grant = connection_grant(c);
+    char token[ISSUED_TEXT_MAX] = "";
+    int r = m->access.thread_id.len == 0
+                ? 0
+                : access_issue(connection_server(c)->access, grant, m->access.thread_id, token);
+    if (r < 0) {
+        call_reply_error(
+            call, r, r == -EACCES ? "no token is made from the credential that was shown" : NULL);
+        return;
+    }
+    const struct wire_message reply = {
+        .type = WIRE_ACCESS_REPLY,
+        .access_reply = {.verbs = grant->verbs,
+                         .identity = bytes_of_string(grant->id),
+                         .thread_id = bytes_of(grant->only, grant->only_len),
+                         .token = bytes_of_string(token)}};
+    call_reply(call, &reply);
+    explicit_bzero(token, sizeof token);
+}
+
 static void on_exec(struct connection *c, struct call *call, const struct wire_message *m)
 {
     exec_gate_enter(connection_server(c)->exec, connection_server(c)->subscribers, call, m);
@@ -72,6 +94,7 @@ static const struct {
 } loop_routes[] = {
     {WIRE_PING, on_ping},
     {WIRE_STATUS, on_status},
+    {WIRE_ACCESS, on_access},
     {WIRE_EXEC, on_exec},
     {WIRE_EXEC_ATTACH, on_exec_other},
     {WIRE_EXEC_FORGET, on_exec_other},

@@ -114,6 +114,7 @@ static void accepted(struct listener *l, int fd, const struct sockaddr *address,
         prepare_tcp(fd);
         sockets_address_text(address, len, peer.name, sizeof peer.name);
         peer.address = failures_address(address);
+        peer.loopback = l->kind == LISTENER_HTTP; /* which listens nowhere else */
     }
     if (l->pending_count >= s->pending_max) {
         s->counters.dropped_early++;

@@ -12,6 +12,7 @@
 #include "server/connection.h"
 #include "server/dispatch.h"
 #include "server/errand.h"
+#include "server/issuing.h"
 #include "server/listener.h"
 #include "server/lock_waits.h"
 #include "server/park.h"
@@ -443,6 +444,8 @@ int service_run(const struct service_settings *settings, struct failure *ret_fai
     if (r == 0)
         r = store_open_claimed(service.root, &service.lock, watch_modes[settings->watch], &s->store,
                                ret_failure);
+    if (r == 0)
+        r = issuing_begin(s, ret_failure);
     if (r == 0 && settings->visibility)
         r = store_set_visibility(s->store, visibility_rules_text(settings->visibility),
                                  ret_failure);

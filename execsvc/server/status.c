@@ -104,6 +104,9 @@ static int add_granted(const struct grant *grant, json_t *object)
         r = json_object_set_new(granted, "expires", json_integer(grant->expires));
     if (r == 0 && grant->everything)
         r = json_array_append_new(workspaces, json_string("*"));
+    if (r == 0 && grant->issuer)
+        r = json_object_set_new(granted, "workspace",
+                                json_stringn((const char *)grant->only, grant->only_len));
     for (size_t i = 0; r == 0 && !grant->everything && i < grant->pattern_count; i++)
         r = json_array_append_new(workspaces, json_string(grant->patterns[i]));
     for (enum wire_verb v = WIRE_VERB_READ; r == 0 && v < WIRE_VERB_COUNT; v++)

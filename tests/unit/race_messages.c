@@ -548,6 +548,7 @@ static const enum wire_type elsewhere[] = {
     WIRE_HELLO,
     WIRE_PING,
     WIRE_STATUS,
+    WIRE_ACCESS,
     WIRE_GOODBYE,
     WIRE_VISIBILITY,
     WIRE_LOCK_CLAIM,
