@@ -6,6 +6,7 @@ import json
 import os
 import ssl
 import time
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -28,7 +29,7 @@ NEEDS = {
               "WRITE", "SETXATTR", "REMOVEXATTR", "FALLOCATE", "COPY"},
     "exec": {"EXEC", "EXEC_ATTACH", "EXEC_LIST", "EXEC_KILL", "EXEC_POLICY"},
 }
-NEEDS_NOTHING = {"HELLO", "PING", "STATUS", "FLUSH", "VISIBILITY", "LOCK_CLAIM"}
+NEEDS_NOTHING = {"HELLO", "PING", "STATUS", "ACCESS", "FLUSH", "VISIBILITY", "LOCK_CLAIM"}
 
 REQUESTS = [m for m in wire.MESSAGES.values() if m.kind == "REQUEST"]
 
@@ -108,7 +109,7 @@ def workspace_fields():
     for message in REQUESTS:
         names = [f.name for f in message.fields]
         for field in message.fields:
-            if field.max == wire.CONSTANTS["WIRE_THREAD_ID_MAX"] and message.name != "WORKSPACE_CREATE":
+            if field.max == wire.CONSTANTS["WIRE_THREAD_ID_MAX"] and message.name not in ("WORKSPACE_CREATE", "ACCESS"):
                 yield message.name, field.name, "workspace_flags" if "workspace_flags" in names else "flags"
 
 
@@ -133,6 +134,32 @@ def test_another_workspace_does_not_exist(service, ours):
     assert forks == [errno.ENOENT] * 2
     assert "node" in call(ours, "WORKSPACE_OPEN", key=b"a-one")
     assert call(ours, "WORKSPACE_CREATE", thread_id=b"a-new")["created"] == 1
+
+
+def test_a_token_for_one_workspace(service, whole, ours):
+    """It reaches no other, makes and removes none, outlives the service, and ends with its line."""
+    assert call(ours, "ACCESS", thread_id=b"b-two") == errno.ENOENT
+    mine = call(ours, "ACCESS")
+    assert (mine["identity"], mine["thread_id"], mine["token"]) == (b"ours", b"", b"")
+    token = call(ours, "ACCESS", thread_id=b"a-one")["token"].decode()
+    service = service.restart()
+    assert (service.root / "token-key").stat().st_mode & 0o777 == 0o600
+    with connect(service.http_url, token) as connection:
+        mine = call(connection, "ACCESS", thread_id=b"a-one")
+        assert (mine["identity"], mine["thread_id"], mine["token"].decode()) == (b"ours", b"a-one", token)
+        assert "node" in call(connection, "WORKSPACE_OPEN", key=b"a-one")
+        for other in (b"a-two", b"b-two", b"a-*"):
+            assert call(connection, "WORKSPACE_OPEN", key=other) == errno.ENOENT
+            assert call(connection, "ACCESS", thread_id=other) == errno.ENOENT
+        assert call(connection, "WORKSPACE_CREATE", thread_id=b"a-one") == errno.EACCES
+        assert call(connection, "WORKSPACE_REMOVE", key=b"a-one") == errno.EACCES
+        assert listed(connection, 10) == [b"a-one"]
+        assert status_of(connection)["granted"] == {
+            "id": "ours", "workspace": "a-one", "workspaces": [], "verbs": ["read", "write", "exec"]}
+        lines = Path(service.access_file).read_text().splitlines()
+        Path(service.access_file).write_text("".join(f"{line}\n" for line in lines if '"ours"' not in line))
+        wait_until(lambda: "the access of ours has ended" in service.log)
+    assert refused(service.http_url, token).status == 401
 
 
 def listed(connection, count):
