@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "store/fault.h"
 
 static const char usage[] =
     "Usage: berthd [OPTION]...\n"
@@ -59,6 +60,7 @@ enum {
     OPTION_KEEP_COMMANDS,
     OPTION_EGRESS,
     OPTION_KEEP_VERDICTS,
+    OPTION_FAULT_POINTS,
     OPTION_VERSION,
 };
 
@@ -82,6 +84,7 @@ static const struct option long_options[] = {
     {"keep-verdicts", required_argument, NULL, OPTION_KEEP_VERDICTS},
     {"keep-commands", required_argument, NULL, OPTION_KEEP_COMMANDS},
     {"egress", required_argument, NULL, OPTION_EGRESS},
+    {"fault-points", no_argument, NULL, OPTION_FAULT_POINTS},
     {"version", no_argument, NULL, OPTION_VERSION},
     {"help", no_argument, NULL, 'h'},
     {0},
@@ -158,6 +161,11 @@ static int take_option(struct options *o, int option, const char *argument)
     case OPTION_EGRESS:
         o->egress = argument;
         return 0;
+    case OPTION_FAULT_POINTS:
+        if (fault_list(stdout) == 0)
+            return OPTIONS_EXIT;
+        (void)fputs("berthd: this build has no fault points\n", stderr);
+        return -EOPNOTSUPP;
     case OPTION_VERSION:
         (void)puts("berthd " BERTH_VERSION);
         return OPTIONS_EXIT;

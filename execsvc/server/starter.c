@@ -19,6 +19,7 @@
 #include "server/errand.h"
 #include "server/service.h"
 #include "server/sockets.h"
+#include "store/fault.h"
 #include "store/store.h"
 
 /* What a service calls itself: this, and 16 bytes in hexadecimal. */
@@ -111,6 +112,8 @@ static int start_service(struct starter *s, bool *ret_child, struct failure *ret
     pid_t pid = fork();
     if (pid == 0) {
         leave_starter(s, take_fd(&theirs), self);
+        if (s->crashes > 0)
+            fault_forget();
         if (s->crashes > 0)
             spawn_self(&s->limits, (char **)(uintptr_t)s->arguments.argv);
         *ret_child = true;

@@ -2,6 +2,7 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "store/fault.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -43,11 +44,16 @@ int json_file_write(int dir_fd, const char *name, const json_t *object)
     if (r == 0)
         r = file_write_all(fd, "\n", 1);
     /* The content first: a rename that outlives a power cut must not lead to an empty file. */
-    if (r == 0 && (fsync(fd) < 0 || renameat(dir_fd, temporary, dir_fd, name) < 0))
+    if (r == 0 && fsync(fd) < 0)
+        r = -errno;
+    if (r == 0)
+        fault_point(FAULT_JSON_NEW);
+    if (r == 0 && renameat(dir_fd, temporary, dir_fd, name) < 0)
         r = -errno;
     if (r < 0) {
         (void)unlinkat(dir_fd, temporary, 0);
         return r;
     }
+    fault_point(FAULT_JSON_RENAMED);
     return fsync(dir_fd) < 0 ? -errno : 0;
 }

@@ -2,6 +2,7 @@
 
 #include "base/cleanup.h"
 #include "base/file.h"
+#include "store/fault.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -56,11 +57,15 @@ int rules_file_write(int dir_fd, struct bytes text)
             r = -errno;
     } else {
         r = write_new(fd, text);
+        if (r == 0)
+            fault_point(FAULT_RULES_NEW);
         if (r == 0 && renameat(fd, RULES_FILE_NEW, fd, RULES_FILE) < 0)
             r = -errno;
         if (r < 0)
             (void)unlinkat(fd, RULES_FILE_NEW, 0);
     }
+    if (r == 0)
+        fault_point(FAULT_RULES_RENAMED);
     if (r == 0 && fsync(fd) < 0)
         r = -errno;
     return r;

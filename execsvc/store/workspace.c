@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "confine/confinement.h"
 #include "confine/policy_file.h"
+#include "store/fault.h"
 #include "store/grip.h"
 #include "store/meta.h"
 #include "store/path.h"
@@ -230,6 +231,7 @@ static int build(struct store *store, const char *temporary, const struct meta *
 {
     if (mkdirat(store->tmp_fd, temporary, 0700) < 0)
         return -errno;
+    fault_point(FAULT_WORKSPACE_BUILDING);
     _cleanup_close_ int fd =
         openat(store->tmp_fd, temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 || mkdirat(fd, TREE_DIRECTORY, TREE_MODE) < 0)
@@ -273,12 +275,18 @@ static int create_locked(struct store *store, struct bytes thread_id, const char
     (void)snprintf(temporary, sizeof temporary, "%u", meta.slot);
     r = build(store, temporary, &meta, policy);
     if (r == 0)
+        fault_point(FAULT_WORKSPACE_BUILT);
+    if (r == 0)
         r = rename_new(store->tmp_fd, temporary, store->workspaces_fd, name);
     if (r < 0) {
         remove_built(store, temporary);
         return r;
     }
-    return fsync(store->workspaces_fd) < 0 ? -errno : 0;
+    fault_point(FAULT_WORKSPACE_NAMED);
+    if (fsync(store->workspaces_fd) < 0)
+        return -errno;
+    fault_point(FAULT_WORKSPACE_MADE);
+    return 0;
 }
 
 static int read_policy(const struct store *store, struct bytes text, struct policy *ret,
