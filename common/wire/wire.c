@@ -147,7 +147,7 @@ bool wire_row_is_bulk(const struct wire_row *row)
     for (size_t i = 0; i < row->field_count; i++)
         if (row->fields[i].type == WIRE_FIELD_BYTES && row->fields[i].max >= WIRE_CHUNK_MAX)
             return true;
-    return row->type == WIRE_FILES;
+    return row->type == WIRE_FILES || row->type == WIRE_TREE_IN || row->type == WIRE_TREE_OUT;
 }
 
 /* --- integers ------------------------------------------------------------------ */

@@ -29,8 +29,13 @@
 #define WIRE_SELECTORS_MAX 64 /* of one WORKSPACE_LIST: bounds what each workspace costs it */
 #define WIRE_SOURCE_MAX 1040  /* bytes of what a workspace is made from: an ID */
 #define WIRE_LIFE_MAX_MS 600000000000 /* TTL and idle TTL: 19 years, so that times can be added */
-#define WIRE_LOCK_END INT64_MAX /* last byte of a lock that goes to the end, wherever that is */
-#define WIRE_LOCK_WAITS_MAX 256 /* LOCK_SETs of one connection that may wait at a time */
+#define WIRE_LOCK_END INT64_MAX     /* last byte of a lock that goes to the end, wherever that is */
+#define WIRE_LOCK_WAITS_MAX 256     /* LOCK_SETs of one connection that may wait at a time */
+#define WIRE_SNAPSHOT_ID_MAX 128    /* bytes of a snapshot's ID */
+#define WIRE_TREE_PATH_MAX 4095     /* PATH_MAX: what one system call can be given */
+#define WIRE_TREE_VALUE_MAX 0x10000 /* XATTR_SIZE_MAX; and file content in one element */
+#define WIRE_TREE_ITEMS_MAX 2048    /* elements of one TREE_IN or TREE_OUT, */
+#define WIRE_TREE_PART_MAX 0x18000  /* and bytes of them: fits twice into a call's first credit */
 #define WIRE_PAYLOAD_MAX \
     0x400000                /* no frame is larger, whatever the table: bounds one frame's memory */
 #define WIRE_ALSO_MAX 512   /* directories that a READTREE names beside the first; 8 bytes each */
@@ -67,6 +72,7 @@ enum wire_workspace_flags {
     WIRE_WORKSPACE_FROM_STREAM = 16,    /* create: from the items that follow */
     WIRE_WORKSPACE_FROM_SNAPSHOT = 32,  /* create: source is a snapshot's ID */
     WIRE_WORKSPACE_FROM_WORKSPACE = 64, /* create: source is the thread ID of another */
+    WIRE_WORKSPACE_LIVE = 128, /* with it: its commands run meanwhile, as in SNAPSHOT_CREATE */
 };
 
 /* What WORKSPACE_SET changes. */
@@ -82,6 +88,21 @@ enum wire_workspace_valid {
 enum wire_workspace_state {
     WIRE_WORKSPACE_RUNNING = 1,
     WIRE_WORKSPACE_STOPPED = 2,
+};
+
+enum wire_item_kind {
+    WIRE_ITEM_DIRECTORY = 1,
+    WIRE_ITEM_FILE = 2,
+    WIRE_ITEM_SYMLINK = 3,
+    WIRE_ITEM_HARD_LINK = 4,
+    WIRE_ITEM_FIFO = 5,
+    WIRE_ITEM_DATA = 6,
+    WIRE_ITEM_XATTR = 7,
+};
+
+enum wire_snapshot_flags {
+    WIRE_SNAPSHOT_LIVE = 1,   /* commands ran while it was taken */
+    WIRE_SNAPSHOT_SHARED = 2, /* its files share their blocks with those they are copies of */
 };
 
 enum wire_set_flags {

@@ -21,7 +21,7 @@ static bool has_line(const struct wire_row *row)
 {
     unsigned group = (unsigned)row->type >> 8;
     return row->class == WIRE_CLASS_REQUEST && row->verb != WIRE_VERB_NONE &&
-           (group == 1 || group == 3);
+           (group == 1 || group == 3 || group == 5);
 }
 
 static struct bytes exec_of(const struct wire_message *m)

@@ -79,6 +79,11 @@ static void on_subscribe(struct connection *c, struct call *call, const struct w
     subscribers_open(connection_server(c)->subscribers, call, connection_files(c));
 }
 
+static void on_transfer(struct connection *c, struct call *call, const struct wire_message *m)
+{
+    call_reply_error(call, -EOPNOTSUPP, "this service has no snapshots");
+}
+
 static void on_goodbye(struct connection *c, struct call *call, const struct wire_message *m)
 {
     char text[160];
@@ -104,6 +109,11 @@ static const struct {
     {WIRE_EXEC_LIFT, on_exec_other},
     {WIRE_EXEC_POLICY_SET, on_exec_other},
     {WIRE_SUBSCRIBE, on_subscribe},
+    {WIRE_TREE_EXPORT, on_transfer},
+    {WIRE_SNAPSHOT_CREATE, on_transfer},
+    {WIRE_SNAPSHOT_LIST, on_transfer},
+    {WIRE_SNAPSHOT_REMOVE, on_transfer},
+    {WIRE_WORKSPACE_RESTORE, on_transfer},
     {WIRE_GOODBYE, on_goodbye},
 };
 

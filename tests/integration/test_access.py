@@ -21,10 +21,11 @@ OURS = "ours"      # one for workspaces a-* alone, with all verbs
 # What each request needs, written down once more: the table must not change by mistake.
 NEEDS = {
     "admin": {"WORKSPACE_CREATE", "WORKSPACE_REMOVE", "WORKSPACE_SET_VISIBILITY", "WORKSPACE_SET", "EXEC_LIFT",
-              "EXEC_POLICY_SET"},
+              "EXEC_POLICY_SET", "SNAPSHOT_CREATE", "SNAPSHOT_REMOVE", "WORKSPACE_RESTORE"},
     "read": {"WORKSPACE_OPEN", "WORKSPACE_LIST", "WORKSPACE_GET", "WORKSPACE_VISIBILITY", "LOOKUP", "GETATTR", "READLINK",
              "OPEN", "READ", "FSYNC", "READDIR", "STATFS", "GETXATTR", "LISTXATTR", "SEEK", "LOCK_GET",
-             "LOCK_SET", "READTREE", "READPARTS", "READFILES", "SUBSCRIBE"},
+             "LOCK_SET", "READTREE", "READPARTS", "READFILES", "SUBSCRIBE",
+             "TREE_EXPORT", "SNAPSHOT_LIST"},
     "write": {"SETATTR", "MKNOD", "MKDIR", "SYMLINK", "LINK", "UNLINK", "RMDIR", "RENAME", "CREATE",
               "WRITE", "SETXATTR", "REMOVEXATTR", "FALLOCATE", "COPY"},
     "exec": {"EXEC", "EXEC_ATTACH", "EXEC_LIST", "EXEC_KILL", "EXEC_POLICY"},
@@ -118,7 +119,7 @@ def test_another_workspace_does_not_exist(service, ours):
     long_name = service.root / "workspaces"
     long_name = next(name for name in os.listdir(long_name) if "~" in name).encode()
     fields = list(workspace_fields())
-    assert len(fields) == 13
+    assert len(fields) == 17
     for name, field, flags in fields:
         answers = set()
         for key, by_name in ((b"b-two", 0), (b"b-none", 0), (b"b-two", 1), (b"b-none", 1), (long_name, 1),

@@ -561,7 +561,12 @@ static const enum wire_type elsewhere[] = {
     WIRE_WORKSPACE_VISIBILITY,
     WIRE_WORKSPACE_SET_VISIBILITY,
     WIRE_WORKSPACE_REMOVE, /* test_workspace_removal */
-    WIRE_EXEC,             /* the directory it runs in: test_exec_command.c */
+    WIRE_TREE_EXPORT,
+    WIRE_SNAPSHOT_CREATE,
+    WIRE_SNAPSHOT_LIST,
+    WIRE_SNAPSHOT_REMOVE,
+    WIRE_WORKSPACE_RESTORE,
+    WIRE_EXEC, /* the directory it runs in: test_exec_command.c */
     WIRE_EXEC_ATTACH,
     WIRE_EXEC_FORGET,
     WIRE_EXEC_LIST,

@@ -363,8 +363,9 @@ static void numbers_have_names(void **state)
 
 static void bulk_is_what_carries_content(void **state)
 {
-    static const enum wire_type bulk[] = {WIRE_DATA, WIRE_WRITE, WIRE_FILES, WIRE_EXEC_OUTPUT,
-                                          WIRE_EXEC_INPUT};
+    static const enum wire_type bulk[] = {WIRE_DATA,        WIRE_WRITE,      WIRE_FILES,
+                                          WIRE_EXEC_OUTPUT, WIRE_EXEC_INPUT, WIRE_TREE_IN,
+                                          WIRE_TREE_OUT};
     size_t found = 0;
     for (size_t i = 0; i < wire_row_count(); i++)
         found += wire_row_is_bulk(wire_row_at(i));
