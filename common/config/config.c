@@ -528,6 +528,16 @@ const char *config_confine_word(enum config_confine confine)
     return confine_words[confine];
 }
 
+int config_confine_parse(const char *word, enum config_confine *ret)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(confine_words); i++)
+        if (strcmp(word, confine_words[i]) == 0) {
+            *ret = (enum config_confine)i;
+            return 0;
+        }
+    return -EINVAL;
+}
+
 static int load_confine(const struct document *d, const struct service_flags *flags,
                         struct service_settings *s, struct failure *f)
 {

@@ -119,6 +119,7 @@ enum config_confine {
     CONFIG_CONFINE_OFF,
 };
 const char *config_confine_word(enum config_confine confine);
+int config_confine_parse(const char *word, enum config_confine *ret); /* -EINVAL */
 
 /* Owned. root is always set. listen_count 0: nobody named a listener (the service then takes
  * paths_default_url). */

@@ -7,6 +7,9 @@
 
 #include "base/cleanup.h"
 
+/* Fields of a request. Stops one of thousands from making each look at one slow. */
+#define FIELDS_MAX 128
+
 /* The fields that matter; others are parsed and forgotten. */
 enum field {
     FIELD_OTHER,
@@ -15,8 +18,17 @@ enum field {
     FIELD_UPGRADE,
     FIELD_AUTHORIZATION,
     FIELD_TRANSFER_ENCODING,
+    FIELD_CONTENT_LENGTH,
+    FIELD_EXPECT,
+    FIELD_SINGLE, /* must not be given twice: two readers might not take the same one */
 };
-#define FIELD_COUNT (FIELD_TRANSFER_ENCODING + 1)
+#define FIELD_COUNT (FIELD_SINGLE + 1)
+
+static const char *const single_fields[] = {
+    "x-api-key",     "x-access-token", "content-type",     "content-encoding",
+    "content-range", "e2b-sandbox-id", "e2b-sandbox-port", "berth-caller",
+    "range",         "if-range",
+};
 #define FIELD_NAME_MAX 32 /* longer than any name that matters */
 
 struct http_reader {
@@ -27,14 +39,21 @@ struct http_reader {
     char name[FIELD_NAME_MAX];
     size_t name_len; /* may exceed the array: then it is no name that matters */
     bool in_value;
-    bool line_ended; /* the last byte was a line feed */
+    uint8_t last; /* byte, 0 at first */
     enum field field;
-    struct buffer values[FIELD_COUNT];
+    struct buffer values[FIELD_COUNT]; /* not of OTHER and SINGLE */
     unsigned seen[FIELD_COUNT];
+    struct buffer fields; /* of all: the name in lower case, NUL, the value, NUL */
+    unsigned field_count;
     int error;  /* of a callback */
     bool ended; /* nothing more is taken */
     bool complete;
 };
+
+static bool is_named(const struct http_reader *r, const char *name)
+{
+    return strlen(name) == r->name_len && strncasecmp(name, r->name, r->name_len) == 0;
+}
 
 static enum field field_of(const struct http_reader *r)
 {
@@ -44,11 +63,15 @@ static enum field field_of(const struct http_reader *r)
         [FIELD_UPGRADE] = "upgrade",
         [FIELD_AUTHORIZATION] = "authorization",
         [FIELD_TRANSFER_ENCODING] = "transfer-encoding",
+        [FIELD_CONTENT_LENGTH] = "content-length",
+        [FIELD_EXPECT] = "expect",
     };
     for (size_t i = 0; i < FIELD_COUNT; i++)
-        if (names[i] && strlen(names[i]) == r->name_len &&
-            strncasecmp(names[i], r->name, r->name_len) == 0)
+        if (names[i] && is_named(r, names[i]))
             return (enum field)i;
+    for (size_t i = 0; i < ARRAY_SIZE(single_fields); i++)
+        if (is_named(r, single_fields[i]))
+            return FIELD_SINGLE;
     return FIELD_OTHER;
 }
 
@@ -71,15 +94,50 @@ static int on_header_field(http_parser *p, const char *data, size_t len)
         r->in_value = false;
         r->name_len = 0;
     }
-    /* White space in or behind a name: RFC 9112 5.1, for the reason given at folded(). */
+    /* White space in or behind a name: RFC 9112 5.1, for the reason given at has_odd_line(). */
     if (memchr(data, ' ', len) || memchr(data, '\t', len)) {
         r->error = -EBADMSG;
         return -1;
     }
     for (size_t i = 0; i < len && r->name_len + i < sizeof r->name; i++)
         r->name[r->name_len + i] = data[i];
+    if (r->name_len == 0 && (++r->field_count > FIELDS_MAX ||
+                             (r->field_count > 1 && reader_append(r, &r->fields, "", 1) < 0))) {
+        r->error = r->error < 0 ? r->error : -EMSGSIZE;
+        return -1;
+    }
     r->name_len += len;
+    for (size_t i = 0; i < len; i++) {
+        const char c = data[i] >= 'A' && data[i] <= 'Z' ? (char)(data[i] - 'A' + 'a') : data[i];
+        if (reader_append(r, &r->fields, &c, 1) < 0)
+            return -1;
+    }
     return 0;
+}
+
+const char *http_reader_field(const struct http_reader *r, const char *name)
+{
+    const char *at = (const char *)r->fields.data;
+    for (unsigned i = 0; i < r->field_count; i++) {
+        const char *value = at + strlen(at) + 1;
+        if (strcmp(at, name) == 0)
+            return value;
+        at = value + strlen(value) + 1;
+    }
+    return NULL;
+}
+
+/* Whether a field of the name of the last, whose value has not begun, came before it. */
+static bool named_before(const struct http_reader *r)
+{
+    const char *at = (const char *)r->fields.data;
+    for (unsigned i = 1; i < r->field_count; i++) {
+        if (is_named(r, at))
+            return true;
+        at += strlen(at) + 1;
+        at += strlen(at) + 1;
+    }
+    return false;
 }
 
 static int on_header_value(http_parser *p, const char *data, size_t len)
@@ -92,8 +150,16 @@ static int on_header_value(http_parser *p, const char *data, size_t len)
         /* The same list field given twice is one list. */
         if (r->values[r->field].len > 0 && reader_append(r, &r->values[r->field], ",", 1) < 0)
             return -1;
+        if (reader_append(r, &r->fields, "", 1) < 0)
+            return -1;
+        if (r->field == FIELD_SINGLE && named_before(r)) {
+            r->error = -EPROTO;
+            return -1;
+        }
     }
-    if (r->field == FIELD_OTHER)
+    if (reader_append(r, &r->fields, data, len) < 0)
+        return -1;
+    if (r->field == FIELD_OTHER || r->field == FIELD_SINGLE)
         return 0;
     return reader_append(r, &r->values[r->field], data, len);
 }
@@ -118,6 +184,27 @@ static bool list_has(struct bytes list, const char *token)
     return false;
 }
 
+/* How long the body is. 0, or -EPROTO: it may be read in two ways. */
+static int judge_body(struct http_reader *r, const http_parser *p)
+{
+    struct http_request *q = &r->request;
+    const struct bytes encoding = buffer_view(&r->values[FIELD_TRANSFER_ENCODING]);
+    q->chunked = r->seen[FIELD_TRANSFER_ENCODING] > 0;
+    if (q->chunked && (r->seen[FIELD_TRANSFER_ENCODING] > 1 || r->seen[FIELD_CONTENT_LENGTH] > 0 ||
+                       !q->http_1_1 || encoding.len != strlen("chunked") ||
+                       strncasecmp((const char *)encoding.data, "chunked", encoding.len) != 0))
+        return -EPROTO;
+    if (!q->chunked && r->seen[FIELD_CONTENT_LENGTH] > 0) {
+        if (r->seen[FIELD_CONTENT_LENGTH] > 1 || p->content_length == UINT64_MAX)
+            return -EPROTO;
+        q->length = p->content_length;
+    }
+    q->body = q->chunked || q->length > 0;
+    q->expects_continue =
+        q->http_1_1 && q->body && list_has(buffer_view(&r->values[FIELD_EXPECT]), "100-continue");
+    return 0;
+}
+
 static int on_headers_complete(http_parser *p)
 {
     struct http_reader *r = p->data;
@@ -131,19 +218,23 @@ static int on_headers_complete(http_parser *p)
         memcpy(q->path, r->target.data, len);
     q->path[len] = '\0';
     q->http_1_1 = p->http_major == 1 && p->http_minor == 1;
-    q->body = (p->flags & F_CHUNKED) || (p->content_length != 0 && p->content_length != UINT64_MAX);
+    q->keep_alive = q->http_1_1 && !list_has(buffer_view(&r->values[FIELD_CONNECTION]), "close");
     /* An HTTP/1.0 Upgrade is to be ignored (RFC 9110 7.8). */
     q->upgrade = q->http_1_1 && r->seen[FIELD_UPGRADE] > 0 &&
                  list_has(buffer_view(&r->values[FIELD_CONNECTION]), "upgrade");
     q->upgrade_berth = q->upgrade && list_has(buffer_view(&r->values[FIELD_UPGRADE]), "berth/1");
     q->authorization = buffer_view(&r->values[FIELD_AUTHORIZATION]);
-    /* RFC 9112 3.2: exactly one Host. Two credentials are one too many to judge by. No request
-     * here has a body, and a proxy may read one's length otherwise than we would. */
+    /* RFC 9112 3.2: exactly one Host. Two credentials are one too many to judge by. */
     if ((q->http_1_1 && r->seen[FIELD_HOST] != 1) || r->seen[FIELD_AUTHORIZATION] > 1 ||
         p->http_major != 1)
         r->error = -EBADMSG;
-    else if (r->seen[FIELD_TRANSFER_ENCODING] > 0)
-        r->error = -EPROTO;
+    else
+        r->error = judge_body(r, p);
+    /* Strings, all of them. */
+    if (r->error == 0 && ((r->field_count > 0 && reader_append(r, &r->fields, "", 1) < 0) ||
+                          reader_append(r, &r->target, "", 1) < 0))
+        return -1;
+    q->target = (const char *)r->target.data;
     r->complete = true;
     /* 2: what follows is not HTTP; the parser stops right behind the header. */
     return 2;
@@ -177,17 +268,22 @@ void http_reader_free(struct http_reader *r)
     for (size_t i = 0; i < FIELD_COUNT; i++)
         buffer_release(&r->values[i]);
     buffer_release(&r->target);
+    if (r->fields.data)
+        explicit_bzero(r->fields.data, r->fields.allocated);
+    buffer_release(&r->fields);
     free(r);
 }
 
-/* A line that begins with white space: a folded field (RFC 9112 5.2). Proxies read it in several
- * ways; refusing it stops a request from being one thing to them and another to us. */
-static bool folded(struct http_reader *r, const char *data, size_t len)
+/* A line that begins with white space: a folded field (RFC 9112 5.2); or one that ends by a line
+ * feed alone (2.2). Proxies read them in several ways; refusing them stops a request from being one
+ * thing to them and another to us. */
+static bool has_odd_line(struct http_reader *r, const char *data, size_t len)
 {
     for (size_t i = 0; i < len; i++) {
-        if (r->line_ended && (data[i] == ' ' || data[i] == '\t'))
+        if ((r->last == '\n' && (data[i] == ' ' || data[i] == '\t')) ||
+            (data[i] == '\n' && r->last != '\r'))
             return true;
-        r->line_ended = data[i] == '\n';
+        r->last = (uint8_t)data[i];
     }
     return false;
 }
@@ -205,7 +301,7 @@ int http_reader_feed(struct http_reader *r, const void *data, size_t len, size_t
     enum http_errno error = HTTP_PARSER_ERRNO(&r->parser);
     /* First, so that the answer does not depend on how the bytes came: the parser may have gone on
      * beyond such a line. */
-    if (folded(r, data, used))
+    if (has_odd_line(r, data, used))
         r->error = -EPROTO;
     if (r->error < 0) {
         r->ended = true;

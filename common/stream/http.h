@@ -1,5 +1,7 @@
-/* HTTP/1.1 as far as a service needs it to hand a connection to frames: one request header
- * in, one answer out. No I/O. Every answer but 101 ends the connection. */
+/* HTTP/1.1 as far as a service needs it: one request header in, its body, one answer out. No I/O.
+ * Who reads the first header of a connection and who reads the others (execsvc/gateway) are two
+ * processes, which must never take the same bytes for two things: both use this. What can be read
+ * in two ways is refused: RFC 9112 11.2. */
 #pragma once
 
 #include "base/buffer.h"
@@ -11,9 +13,14 @@
 
 struct http_request {
     char method[16];
-    char path[256]; /* without the query; a longer one is cut, and so matches nothing */
+    char path[256];     /* without the query; a longer one is cut, and so matches nothing */
+    const char *target; /* whole; lasts as long as the reader */
     bool http_1_1;
-    bool body;                  /* one follows, of whatever length */
+    bool body;    /* one follows, of whatever length */
+    bool chunked; /* in chunks, else of so many bytes: */
+    uint64_t length;
+    bool keep_alive;            /* the client expects to send another on this connection */
+    bool expects_continue;      /* it waits for a 100 before it sends the body */
     bool upgrade;               /* an Upgrade field, named by Connection */
     bool upgrade_berth;         /* it lists berth/1 */
     struct bytes authorization; /* the field's value; empty when absent */
@@ -26,13 +33,18 @@ void http_reader_free(struct http_reader *r); /* wipes the credentials */
 
 /* Takes bytes. 1: the header is complete, *ret_used of the bytes belonged to it, the others
  * are what follows; 0: more are needed, all were used. -EBADMSG: not an HTTP request that can
- * be answered but with 400; -EPROTO: one with Transfer-Encoding or folded fields, which may be
- * read in two ways, also 400; -EMSGSIZE: over HTTP_HEADER_MAX (431); -ENOMEM. After anything but 0
- * the reader takes no more. */
+ * be answered but with 400; -EPROTO: one that may be read in two ways, also 400: a
+ * Transfer-Encoding other than chunked alone, folded fields, lines that end otherwise than by CR
+ * LF; -EMSGSIZE: over HTTP_HEADER_MAX (431); -ENOMEM. After anything but 0 the reader takes no
+ * more. */
 int http_reader_feed(struct http_reader *r, const void *data, size_t len, size_t *ret_used);
 
 /* After 1. Views last as long as the reader. */
 const struct http_request *http_reader_request(const struct http_reader *r);
+
+/* The value of a field of this name, in lower case; NULL when absent. Of several the first: of
+ * those that must not be given twice there is one. Lasts as long as the reader. */
+const char *http_reader_field(const struct http_reader *r, const char *name);
 
 /* True when no byte of a request has come yet. */
 bool http_reader_untouched(const struct http_reader *r);

@@ -95,9 +95,11 @@ static int check_file(const char *file, const char *what, const char *url, struc
 
 /* A backlog that is full refuses with EAGAIN whoever does not block, and blocking has no deadline.
  */
-static int connect_unix(struct stream *s, struct failure *f)
+static int connect_unix(struct stream *s, const struct stream_options *o, struct failure *f)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (o->socket > 0)
+        return 0;
     memcpy(address.sun_path, s->parts.rest, strlen(s->parts.rest)); /* fits: stream_url_parse */
     s->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (s->fd < 0)
@@ -130,7 +132,7 @@ static int connect_stream(struct stream *s, const struct stream_options *o, stru
 {
     switch (s->parts.kind) {
     case STREAM_UNIX:
-        return connect_unix(s, f);
+        return connect_unix(s, o, f);
     case STREAM_EXEC:
         return start_command(s, f);
     case STREAM_HTTPS:
@@ -143,6 +145,7 @@ static int connect_stream(struct stream *s, const struct stream_options *o, stru
 int stream_open(const struct stream_options *o, struct stream **ret, struct failure *ret_failure)
 {
     uint64_t start = clock_monotonic_ns();
+    _cleanup_close_ int connected = o->socket > 0 ? o->socket : -1;
     if (!o->url)
         return failure_set(ret_failure, -EINVAL, "no URL given");
     struct stream_url parts;
@@ -165,7 +168,7 @@ int stream_open(const struct stream_options *o, struct stream **ret, struct fail
     _cleanup_stream_ struct stream *s = calloc(1, sizeof *s);
     if (!s)
         return failure_set(ret_failure, -ENOMEM, "%s: out of memory", o->url);
-    s->fd = -1;
+    s->fd = take_fd(&connected);
     s->carrier = &socket_carrier;
     s->url = strdup(o->url);
     if (!s->url)

@@ -21,6 +21,13 @@
 #include "base/cleanup.h"
 #include "base/failure.h"
 
+/* What a service answered in place of the upgrade. */
+struct stream_refusal {
+    unsigned status;  /* 0: nothing */
+    unsigned retry_s; /* Retry-After, or 0 */
+    char reason[256]; /* of its problem document, escaped */
+};
+
 /* All strings borrowed for the duration of stream_open; NULL = not set. */
 struct stream_options {
     const char *url;
@@ -30,6 +37,9 @@ struct stream_options {
     const char *key_file;
     /* The gateway alone: whose requests these are, a ticket in hexadecimal. */
     const char *caller;
+    /* unix: connected already, non-blocking; taken, whatever comes of it. 0: is not. */
+    int socket;
+    struct stream_refusal *refusal; /* NULL, or to be told */
     /* Bounds name resolution, connect, TLS and upgrade together. 0: 10 s; for exec: 60 s, since
      * the command may have to ask somebody for a password. */
     uint32_t connect_timeout_ms;

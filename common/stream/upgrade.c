@@ -4,6 +4,7 @@
 #include <http_parser.h>
 #include <jansson.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -17,6 +18,7 @@ struct answer {
     size_t name_len;
     char value[64];
     size_t value_len;
+    unsigned retry_s; /* Retry-After */
     bool in_value;
     bool upgrades; /* Upgrade: berth/1 */
     bool headers_done;
@@ -25,13 +27,21 @@ struct answer {
     bool no_memory;
 };
 
+static bool is_named(const struct answer *a, const char *name)
+{
+    return a->in_value && a->name_len == strlen(name) &&
+           strncasecmp(a->name, name, a->name_len) == 0;
+}
+
 static void end_header(struct answer *a)
 {
-    static const char wanted[] = "upgrade";
-    if (a->in_value && a->name_len == strlen(wanted) &&
-        strncasecmp(a->name, wanted, a->name_len) == 0 && a->value_len == strlen(PROTOCOL) &&
+    if (is_named(a, "upgrade") && a->value_len == strlen(PROTOCOL) &&
         memcmp(a->value, PROTOCOL, a->value_len) == 0)
         a->upgrades = true;
+    if (is_named(a, "retry-after") && a->value_len < 6) {
+        a->value[a->value_len] = '\0';
+        a->retry_s = (unsigned)strtoul(a->value, NULL, 10);
+    }
     a->name_len = 0;
     a->value_len = 0;
     a->in_value = false;
@@ -213,6 +223,11 @@ int stream_upgrade(struct stream *s, const struct stream_options *o, struct fail
     if (r == 0 && !(parser.status_code == 101 && parser.upgrade && a.upgrades)) {
         char reason[256];
         read_reason(&a, reason, sizeof reason);
+        if (o->refusal) {
+            *o->refusal =
+                (struct stream_refusal){.status = parser.status_code, .retry_s = a.retry_s};
+            (void)snprintf(o->refusal->reason, sizeof o->refusal->reason, "%s", reason);
+        }
         r = stream_failure_status(s, parser.status_code, reason, ret_failure);
     }
     buffer_release(&a.body);
