@@ -25,8 +25,8 @@ static const char *const allowed[] = {
     "accept4", "recvfrom", "recvmsg", "sendto", "sendmsg", "shutdown", "getsockname", "getpeername",
     "getsockopt", "setsockopt", "read", "write", "readv", "writev", "sendfile",
     /* the loop */
-    "epoll_ctl", "epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "eventfd2", "pipe2",
-    "timerfd_create", "timerfd_settime", "timerfd_gettime",
+    "epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll",
+    "eventfd2", "pipe2", "timerfd_create", "timerfd_settime", "timerfd_gettime",
     /* files */
     "open", "openat", "openat2", "creat", "close", "close_range", "dup", "dup2", "dup3", "fcntl",
     "flock", "pread64", "pwrite64", "preadv", "pwritev", "preadv2", "pwritev2", "copy_file_range",
@@ -165,4 +165,9 @@ int bounds_calls_enter(void)
         r = seccomp_load(ctx);
     seccomp_release(ctx);
     return r;
+}
+
+bool bounds_calls_sanitized(void)
+{
+    return SANITIZED;
 }

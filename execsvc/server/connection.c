@@ -13,6 +13,7 @@
 #include "server/dispatch.h"
 #include "stream/http.h"
 #include "server/park.h"
+#include "server/http_relay.h"
 #include "server/standing.h"
 #include "server/upgrade.h"
 
@@ -22,7 +23,8 @@
 #define STATE_COUNT (CONNECTION_ENDED + 1)
 
 static const char *const state_names[STATE_COUNT] = {
-    "TLS handshake", "HTTP request", "HELLO", "ready", "parked", "closing", "linger", "ended",
+    "TLS handshake", "HTTP request", "HELLO",  "ready", "parked",
+    "relay",         "closing",      "linger", "ended",
 };
 
 /* --- states ---------------------------------------------------------------------- */
@@ -32,10 +34,11 @@ void connection_set_state(struct connection *c, enum connection_state to)
 #define TO(state) (1u << (CONNECTION_##state))
     static const unsigned allowed[STATE_COUNT] = {
         [CONNECTION_TLS] = TO(HTTP) | TO(CLOSING) | TO(ENDED),
-        [CONNECTION_HTTP] = TO(HELLO) | TO(CLOSING) | TO(ENDED),
+        [CONNECTION_HTTP] = TO(HELLO) | TO(RELAY) | TO(CLOSING) | TO(ENDED),
         [CONNECTION_HELLO] = TO(READY) | TO(CLOSING) | TO(ENDED),
         [CONNECTION_READY] = TO(PARKED) | TO(CLOSING) | TO(ENDED),
         [CONNECTION_PARKED] = TO(READY) | TO(ENDED),
+        [CONNECTION_RELAY] = TO(CLOSING) | TO(ENDED),
         [CONNECTION_CLOSING] = TO(LINGER) | TO(ENDED),
         [CONNECTION_LINGER] = TO(ENDED),
     };
@@ -68,6 +71,8 @@ void connection_move(struct connection *c, struct connection_list *to)
             c->server->connection_count--;
         else if (c->list == &c->server->parked)
             c->server->parked_count--;
+        else if (c->list == &c->server->relays)
+            c->server->relay_count--;
     }
     c->list = to;
     TAILQ_INSERT_TAIL(to, c, link);
@@ -77,6 +82,8 @@ void connection_move(struct connection *c, struct connection_list *to)
         c->server->connection_count++;
     else if (to == &c->server->parked)
         c->server->parked_count++;
+    else if (to == &c->server->relays)
+        c->server->relay_count++;
 }
 
 void connection_end(struct connection *c, enum log_level level, const char *reason)
@@ -114,11 +121,20 @@ static void drop_calls(struct connection *c)
     }
 }
 
+/* There are credentials in it. */
+static void release_head(struct connection *c)
+{
+    if (c->head.data)
+        OPENSSL_cleanse(c->head.data, c->head.allocated);
+    buffer_release(&c->head);
+}
+
 void connection_free(struct connection *c)
 {
     if (c->list)
         TAILQ_REMOVE(c->list, c, link);
     drop_calls(c);
+    http_relay_free(c->relay);
     if (c->dirty)
         TAILQ_REMOVE(&c->server->dirty, c, dirty_link);
     table_release(&c->calls);
@@ -133,6 +149,7 @@ void connection_free(struct connection *c)
     if (c->timer)
         event_free(c->timer);
     http_reader_free(c->http);
+    release_head(c);
     session_free(c->session);
     grant_unref(c->grant);
     c->server->connections_alive--;
@@ -230,6 +247,11 @@ static void begin_closing(struct connection *c)
     if (c->state == CONNECTION_CLOSING)
         bufferevent_trigger(c->bev, EV_WRITE,
                             BEV_TRIG_IGNORE_WATERMARKS | BEV_TRIG_DEFER_CALLBACKS);
+}
+
+void connection_close_when_written(struct connection *c)
+{
+    begin_closing(c);
 }
 
 void connection_goodbye(struct connection *c, int error, const char *text)
@@ -419,6 +441,7 @@ static int begin_frames(struct connection *c)
     if (bufferevent_write(c->bev, HTTP_SWITCHING, sizeof HTTP_SWITCHING - 1) < 0)
         return -ENOMEM;
     http_reader_free(take_ptr(c->http));
+    release_head(c);
     s->counters.upgraded++;
     connection_set_state(c, CONNECTION_HELLO);
     connection_move(c, &s->connections);
@@ -430,23 +453,66 @@ static int begin_frames(struct connection *c)
     return 0;
 }
 
+static void relay(struct connection *c)
+{
+    _cleanup_buffer_ struct buffer text = {0};
+    struct failure failure;
+    int r = http_relay_begin(c, buffer_view(&c->head), &failure);
+    if (r == 0) {
+        http_reader_free(take_ptr(c->http));
+        release_head(c);
+        return;
+    }
+    server_log_refusal(c->server, "connection %llu from %s: %s", (unsigned long long)c->id,
+                       c->peer.name, failure.text);
+    if (http_answer_problem(&text, 503, "what answers HTTP is not there now",
+                            "Retry-After: 1\r\n") < 0)
+        connection_end(c, LOG_LEVEL_ERROR, "no memory for an answer");
+    else
+        answer(c, &text);
+}
+
+/* Whose request for frames this is: the client's, or that of the one who has the ticket. NULL: the
+ * gateway's, for somebody who is not there any more. */
+static struct connection *asks_for(struct connection *c)
+{
+    if (listener_kind(c->listener) != LISTENER_GATEWAY)
+        return c;
+    const char *ticket = http_reader_field(c->http, "berth-caller");
+    return ticket ? http_relay_find(c->server, ticket) : NULL;
+}
+
 static void request_complete(struct connection *c)
 {
     _cleanup_tls_names_ struct tls_names names = {0};
     const struct http_request *request = http_reader_request(c->http);
+    struct connection *who = asks_for(c);
+    if (who == c && !upgrade_is_for_service(request)) {
+        relay(c);
+        return;
+    }
+    if (!who) {
+        connection_end(c, LOG_LEVEL_DEBUG, "its client is not there");
+        return;
+    }
+    c->peer = who->peer;
     struct access_caller caller = {
-        .local = c->peer.local,
-        .uid = c->peer.uid,
-        .address = c->peer.address,
-        .certificate = c->ssl && tls_peer_names(c->ssl, &names),
+        .local = who->peer.local,
+        .uid = who->peer.uid,
+        .address = who->peer.address,
+        .certificate = who->ssl && tls_peer_names(who->ssl, &names),
         .authorization = request->authorization,
         .loopback = c->peer.loopback,
     };
     caller.names = (const char *const *)names.list;
     _cleanup_buffer_ struct buffer text = {0};
     struct failure refusal = {0};
-    upgrade_credential(&caller, c->ssl, c->credential);
+    upgrade_credential(&caller, who->ssl, c->credential);
     int r = upgrade_answer(c->server, &caller, request, &c->grant, &text, &refusal);
+    if (r == UPGRADE_ACCEPTED && who != c && !http_relay_vouch(who, c)) {
+        connection_end(c, LOG_LEVEL_INFO, "too many clients are answered by HTTP");
+        return;
+    }
     if (r == UPGRADE_ACCEPTED)
         r = begin_frames(c);
     if (r < 0) {
@@ -475,7 +541,8 @@ static void bad_request(struct connection *c, int error)
     else
         (void)snprintf(detail, sizeof detail, "%s",
                        error == -EPROTO
-                           ? "Transfer-Encoding and folded fields are refused"
+                           ? "a Transfer-Encoding other than chunked, folded fields, lines "
+                             "without CR and fields given twice are refused"
                            : "this is not an HTTP/1.1 request (a TLS client on a plain port?)");
     int r =
         error == -ENOMEM ? error : http_answer_problem(&text, too_large ? 431 : 400, detail, "");
@@ -496,6 +563,8 @@ static void read_http(struct connection *c)
             return;
         size_t used = in.len;
         int r = http_reader_feed(c->http, in.data, in.len, &used);
+        if (r >= 0 && buffer_append(&c->head, in.data, used) < 0)
+            r = -ENOMEM;
         drain_input(c, used);
         if (r > 0)
             request_complete(c);
@@ -523,6 +592,9 @@ static void on_read(struct bufferevent *bev, void *context)
     case CONNECTION_READY:
         read_frames(c);
         return;
+    case CONNECTION_RELAY:
+        http_relay_read(c);
+        return;
     case CONNECTION_CLOSING:
     case CONNECTION_LINGER:
         discard_input(c);
@@ -536,7 +608,11 @@ static void on_read(struct bufferevent *bev, void *context)
 
 static void on_write(struct bufferevent *bev, void *context)
 {
-    connection_drained(context);
+    struct connection *c = context;
+    if (c->state == CONNECTION_RELAY)
+        http_relay_drained(c);
+    else
+        connection_drained(c);
 }
 
 /* The stream broke; the session may outlive it. */
@@ -580,6 +656,10 @@ static void tls_failed(struct connection *c, unsigned long error)
 
 static void peer_closed(struct connection *c)
 {
+    if (c->state == CONNECTION_RELAY) {
+        http_relay_client_ended(c);
+        return;
+    }
     if (park_session(c, "closed by the client"))
         return;
     if (connection_speaks_frames(c) && connection_queued(c) > 0) {
@@ -621,6 +701,9 @@ static void on_timer(evutil_socket_t fd, short what, void *context)
     case CONNECTION_HELLO:
         c->server->counters.timed_out++;
         connection_end(c, LOG_LEVEL_INFO, "not done in time");
+        return;
+    case CONNECTION_RELAY:
+        connection_end(c, LOG_LEVEL_DEBUG, "its client has not got in in time, or has gone");
         return;
     case CONNECTION_CLOSING:
     case CONNECTION_LINGER:

@@ -5,7 +5,10 @@
  *                           | v
  *                          PARKED
  *
- * A PARKED one has no stream, but all the rest: see park.h.
+ *          HTTP -> RELAY -> CLOSING
+ *
+ * A RELAY's bytes are the gateway's: see http_relay.h. A PARKED one has no stream, but all the
+ * rest: see park.h.
  *
  * Its errors are its own: they end it, are logged once, and touch nothing else. Memory is
  * bounded in every state:
@@ -66,6 +69,9 @@ void connection_free(struct connection *c);
 void connection_goodbye(struct connection *c, int error, const char *text);
 
 void connection_goodbye_all(struct server *s, int error, const char *text);
+
+/* Sends what is queued, and ends. */
+void connection_close_when_written(struct connection *c);
 
 /* Output not yet taken by the kernel. */
 size_t connection_queued(const struct connection *c);

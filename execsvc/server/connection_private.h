@@ -12,6 +12,7 @@ enum connection_state {
     CONNECTION_HELLO,   /* 101 was sent */
     CONNECTION_READY,   /* frames */
     CONNECTION_PARKED,  /* lost; its session waits for another */
+    CONNECTION_RELAY,   /* HTTP, which the gateway answers */
     CONNECTION_CLOSING, /* writes what is queued */
     CONNECTION_LINGER,  /* waits for the peer to close */
     CONNECTION_ENDED,   /* waits to be torn down */
@@ -31,6 +32,9 @@ struct connection {
     struct bufferevent *bev;
     struct event *timer; /* of the state */
     struct http_reader *http;
+    struct buffer head;       /* HTTP: what was received */
+    struct http_relay *relay; /* RELAY, and until it is torn down */
+    struct connection *outer; /* in whose client's name it was let in, or NULL */
     struct session *session;
     struct grant *grant; /* once it has got in */
     struct backend *backend;

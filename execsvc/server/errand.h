@@ -20,10 +20,13 @@ enum errand_kind {
     ERRAND_KEEPER,      /* a stream to the keeper of commands; text: the service's name */
     ERRAND_ACCESS_FILE, /* a descriptor of it */
     ERRAND_AUDIT_LOG,
-    ERRAND_ANSWER, /* with a descriptor; or number: a negative errno, text: why */
+    ERRAND_GATEWAY, /* a stream to the gateway; text: the connection's ticket */
+    ERRAND_ANSWER,  /* with a descriptor; or number: a negative errno, text: why */
     /* from the service, not answered */
     ERRAND_READY,    /* it serves */
     ERRAND_STOPPING, /* it accepts no connections any more */
+    /* from the starter to the gateway (gateway/process.h), with a stream to a client */
+    ERRAND_CONNECTION, /* text: its ticket */
 };
 
 struct errand {

@@ -108,7 +108,7 @@ static void accepted(struct listener *l, int fd, const struct sockaddr *address,
     struct peer peer = {0};
     SSL *ssl = NULL;
     s->counters.accepted++;
-    if (l->kind == LISTENER_UNIX) {
+    if (l->kind == LISTENER_UNIX || l->kind == LISTENER_GATEWAY) {
         peer_of_unix(fd, &peer);
     } else {
         prepare_tcp(fd);
@@ -206,7 +206,8 @@ int listener_open(struct server *s, enum listener_kind kind, const char *url, in
     l->resume = event_new(s->base, -1, 0, on_resume, l);
     if (!l->url || !l->accept || !l->resume || event_add(l->accept, NULL) < 0)
         return -ENOMEM;
-    log_info("listening on %s", l->url);
+    if (kind != LISTENER_GATEWAY)
+        log_info("listening on %s", l->url);
     TAILQ_INSERT_TAIL(&s->listeners, l, link);
     l = NULL;
     return 0;

@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "egress/process.h"
+#include "gateway/process.h"
 #include "keeper/process.h"
 #include "server/options.h"
 #include "server/service.h"
@@ -46,6 +47,22 @@ static int be_egress(const struct options *options)
     return r < 0 ? 1 : 0;
 }
 
+static int be_gateway(const struct options *options)
+{
+    struct failure failure;
+    struct gateway_settings settings = {.root = options->flags.root};
+    log_setup("berthd-gateway", log_level_of(options));
+    int r = settings.root && options->flags.confine
+                ? config_confine_parse(options->flags.confine, &settings.confine)
+                : -EINVAL;
+    if (r < 0)
+        return 2;
+    r = gateway_process_run(&settings, &failure);
+    if (r < 0)
+        log_error("%s", failure.text);
+    return r < 0 ? 1 : 0;
+}
+
 /* Exit status: 0 an orderly end, 1 a failure that was logged, 2 a mistake in the arguments. */
 int main(int argc, char **argv)
 {
@@ -61,6 +78,8 @@ int main(int argc, char **argv)
         return keep_commands(&options);
     if (options.egress)
         return be_egress(&options);
+    if (options.gateway)
+        return be_gateway(&options);
     log_setup("berthd", LOG_LEVEL_INFO);
     _cleanup_service_settings_ struct service_settings settings = {0};
     struct failure failure;

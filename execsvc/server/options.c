@@ -59,6 +59,7 @@ enum {
     OPTION_STDIO,
     OPTION_KEEP_COMMANDS,
     OPTION_EGRESS,
+    OPTION_GATEWAY,
     OPTION_KEEP_VERDICTS,
     OPTION_FAULT_POINTS,
     OPTION_VERSION,
@@ -85,6 +86,7 @@ static const struct option long_options[] = {
     {"keep-commands", required_argument, NULL, OPTION_KEEP_COMMANDS},
     {"egress", required_argument, NULL, OPTION_EGRESS},
     {"fault-points", no_argument, NULL, OPTION_FAULT_POINTS},
+    {"gateway", no_argument, NULL, OPTION_GATEWAY},
     {"version", no_argument, NULL, OPTION_VERSION},
     {"help", no_argument, NULL, 'h'},
     {0},
@@ -166,6 +168,9 @@ static int take_option(struct options *o, int option, const char *argument)
             return OPTIONS_EXIT;
         (void)fputs("berthd: this build has no fault points\n", stderr);
         return -EOPNOTSUPP;
+    case OPTION_GATEWAY:
+        o->gateway = true;
+        return 0;
     case OPTION_VERSION:
         (void)puts("berthd " BERTH_VERSION);
         return OPTIONS_EXIT;

@@ -10,6 +10,7 @@ struct options {
                   */
     const char *egress; /* not NULL: be the proxy of commands, with these limits; what the keeper
                          * starts for itself (egress/process.h) */
+    bool gateway;       /* answer HTTP: what the starter starts for itself (gateway/process.h) */
     uint64_t keep_s;
     const char *keeper_name;
     struct service_flags flags;

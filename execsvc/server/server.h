@@ -34,6 +34,7 @@ TAILQ_HEAD(connection_list, connection);
 struct server_counters {
     uint64_t accepted;      /* connections */
     uint64_t upgraded;      /* of these, to frames */
+    uint64_t relayed;       /* and to the gateway */
     uint64_t unauthorized;  /* answered 401 or 403 */
     uint64_t forbidden;     /* messages that their client was not granted */
     uint64_t dropped_early; /* closed for a newer one before they had upgraded */
@@ -65,6 +66,8 @@ struct server {
     unsigned connection_count;
     struct connection_list parked; /* whose clients may come back (park.h), the oldest first */
     unsigned parked_count;
+    struct connection_list relays; /* of whoever was let in once (http_relay.h) */
+    unsigned relay_count;
     struct event *park_timer;
     struct connection_list ended; /* to be torn down at the next turn of the loop */
     struct event *tear_down;

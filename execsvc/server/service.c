@@ -105,6 +105,7 @@ static void stop(struct service *service)
     for (l = listener_first(s); l; l = listener_next(l))
         end_all(listener_pending(l), why);
     end_all(&s->parked, why);
+    end_all(&s->relays, why);
     /* Calls end unanswered: commands go on, and their clients come back to them. */
     connection_goodbye_all(s, -ESHUTDOWN, why);
     struct timeval deadline = {.tv_sec = STOP_TIMEOUT_S};
@@ -145,6 +146,7 @@ static void service_release(struct service *service)
         end_all(listener_pending(l), "the service ends");
     end_all(&s->connections, "the service ends");
     end_all(&s->parked, "the service ends");
+    end_all(&s->relays, "the service ends");
     on_tear_down(-1, 0, s);
     exec_service_free(s->exec);
     /* After the lanes were closed, before the store: workers use it until the last job. */
@@ -430,6 +432,7 @@ int service_run(const struct service_settings *settings, struct failure *ret_fai
     TAILQ_INIT(&s->listeners);
     TAILQ_INIT(&s->connections);
     TAILQ_INIT(&s->parked);
+    TAILQ_INIT(&s->relays);
     TAILQ_INIT(&s->ended);
     TAILQ_INIT(&s->dirty);
     (void)prctl(PR_SET_NAME, "berthd"); /* not that of the link it was started by */

@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "config/paths.h"
+#include "gateway/process.h"
 #include "stream/unix_path.h"
 
 void sockets_address_text(const struct sockaddr *address, socklen_t len, char *out, size_t size)
@@ -54,12 +55,13 @@ static int add(struct sockets *s, struct listening *l, struct failure *ret_failu
 /* --- unix ------------------------------------------------------------------------- */
 
 /* One that is open already is not opened again. */
-static int open_path(struct sockets *s, const char *path, struct failure *ret_failure)
+static int open_path(struct sockets *s, const char *path, enum listener_kind kind,
+                     struct failure *ret_failure)
 {
     for (size_t i = 0; i < s->count; i++)
         if (s->list[i].path && strcmp(s->list[i].path, path) == 0)
             return 0;
-    _cleanup_listening_ struct listening l = {.kind = LISTENER_UNIX, .fd = -1};
+    _cleanup_listening_ struct listening l = {.kind = kind, .fd = -1};
     struct stat st;
     _cleanup_free_ char *copy = strdup(path);
     if (!copy || asprintf(&l.url, "unix:%s", path) < 0)
@@ -79,7 +81,7 @@ static int open_default(struct sockets *s, struct failure *ret_failure)
     int r = paths_make_socket_dir(ret_failure);
     if (r == 0)
         r = paths_default_url(&url, ret_failure);
-    return r < 0 ? r : open_path(s, url + strlen("unix:"), ret_failure);
+    return r < 0 ? r : open_path(s, url + strlen("unix:"), LISTENER_UNIX, ret_failure);
 }
 
 /* --- tcp -------------------------------------------------------------------------- */
@@ -184,7 +186,7 @@ static int open_url(struct sockets *s, const char *url, struct failure *ret_fail
     if (r < 0)
         return r;
     if (strncmp(url, "unix:", 5) == 0)
-        return open_path(s, url + 5, ret_failure);
+        return open_path(s, url + 5, LISTENER_UNIX, ret_failure);
     bool https = strncmp(url, "https:", 6) == 0;
     return open_tcp(s, url, https ? LISTENER_HTTPS : LISTENER_HTTP, ret_failure);
 }
@@ -203,8 +205,11 @@ int sockets_open(const struct service_settings *settings, const char *root, stru
                  struct failure *ret_failure)
 {
     _cleanup_free_ char *path = NULL;
+    _cleanup_free_ char *gateway = NULL;
     *ret = (struct sockets){0};
     int r = sockets_root_path(root, &path);
+    if (r == 0 && asprintf(&gateway, "%s/" GATEWAY_SOCKET, root) < 0)
+        r = -ENOMEM;
     if (r < 0)
         return failure_set(ret_failure, r, "out of memory");
     for (size_t i = 0; r == 0 && i < settings->listen_count; i++)
@@ -214,7 +219,9 @@ int sockets_open(const struct service_settings *settings, const char *root, stru
     if (r == 0)
         r = set_mode(ret, settings->socket_mode, ret_failure);
     if (r == 0)
-        r = open_path(ret, path, ret_failure);
+        r = open_path(ret, path, LISTENER_UNIX, ret_failure);
+    if (r == 0)
+        r = open_path(ret, gateway, LISTENER_GATEWAY, ret_failure);
     if (r < 0)
         sockets_close(ret);
     return r;

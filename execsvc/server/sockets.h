@@ -10,7 +10,12 @@
 /* A name may have several addresses. Stops one with hundreds from using up descriptors. */
 #define SOCKETS_MAX (4 * CONFIG_LISTEN_MAX)
 
-enum listener_kind { LISTENER_UNIX, LISTENER_HTTPS, LISTENER_HTTP };
+enum listener_kind {
+    LISTENER_UNIX,
+    LISTENER_HTTPS,
+    LISTENER_HTTP,
+    LISTENER_GATEWAY, /* for the gateway alone (http_relay.h) */
+};
 
 struct listening {
     enum listener_kind kind;
@@ -26,11 +31,12 @@ struct sockets {
     size_t count;
 };
 
-/* Opens those of the settings, or the default one, and ROOT/berthd.sock last: whoever can connect
- * there may connect to all, and it alone has the mode 0600 whatever the settings say. unix: a
- * missing directory is made, 0700; a socket that nobody listens on is replaced. Failures name the
- * URL; what was opened is then closed: -EADDRINUSE   somebody else listens there       -EEXIST the
- * path is no socket -EINVAL       the URL, or http beyond loopback; and those of the system calls.
+/* Opens those of the settings, or the default one, and ROOT/berthd.sock and the gateway's last:
+ * whoever can connect there may connect to all, and they alone have the mode 0600 whatever the
+ * settings say. unix: a missing directory is made, 0700; a socket that nobody listens on is
+ * replaced. Failures name the URL; what was opened is then closed: -EADDRINUSE   somebody else
+ * listens there       -EEXIST the path is no socket -EINVAL       the URL, or http beyond loopback;
+ * and those of the system calls.
  */
 int sockets_open(const struct service_settings *settings, const char *root, struct sockets *ret,
                  struct failure *ret_failure);

@@ -17,6 +17,7 @@
 #include "keeper/process.h"
 #include "server/arguments.h"
 #include "server/errand.h"
+#include "server/gateway_link.h"
 #include "server/service.h"
 #include "server/sockets.h"
 #include "store/fault.h"
@@ -43,6 +44,7 @@ struct starter {
     struct sockets sockets;
     pid_t service; /* 0: there is none */
     int control;
+    struct gateway_link gateway;
     bool ready; /* one of them has served */
     bool stopping;
     int32_t crashes;
@@ -54,6 +56,7 @@ struct starter {
 static void starter_release(struct starter *s)
 {
     sockets_close(&s->sockets);
+    gateway_link_close(&s->gateway);
     close_fd(&s->control);
     close_fd(&s->lock);
     close_fd(&s->signals);
@@ -73,6 +76,7 @@ static void leave_starter(struct starter *s, int control, pid_t starter)
     if (getppid() != starter || (control = fcntl(control, F_DUPFD_CLOEXEC, SCRATCH_FD)) < 0)
         _exit(127);
     sockets_forget(&s->sockets);
+    gateway_link_forget(&s->gateway);
     close_fd(&s->lock);
     close_fd(&s->signals);
     close_fd(&s->control);
@@ -156,7 +160,14 @@ static int open_file(int (*open_named)(const char *file), const char *file, stru
     return fd < 0 ? failure_set(f, fd, "%s", strerror(-fd)) : fd;
 }
 
-static void answer(const struct starter *s, const struct errand *e)
+static int open_gateway(struct starter *s, const char *ticket, struct failure *f)
+{
+    int fd;
+    int r = gateway_link_open(&s->gateway, ticket, &fd, f);
+    return r < 0 ? r : fd;
+}
+
+static void answer(struct starter *s, const struct errand *e)
 {
     struct errand reply = {.kind = ERRAND_ANSWER, .serial = e->serial};
     struct failure f = {.text = ""};
@@ -167,6 +178,8 @@ static void answer(const struct starter *s, const struct errand *e)
         fd = open_file(grants_open, s->settings->access_file, &f);
     else if (e->kind == ERRAND_AUDIT_LOG)
         fd = open_file(audit_file_open, s->settings->audit_log, &f);
+    else if (e->kind == ERRAND_GATEWAY)
+        fd = open_gateway(s, e->text, &f);
     if (fd < 0) {
         reply.number = fd;
         (void)snprintf(reply.text, sizeof reply.text, "%s", f.text);
@@ -228,7 +241,7 @@ static bool reap(struct starter *s, int *ret_status)
     int status;
     pid_t pid;
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-        if (pid != s->service)
+        if (gateway_link_reaped(&s->gateway, pid, status) || pid != s->service)
             continue;
         s->service = 0;
         *ret_status = status;
@@ -342,6 +355,7 @@ static int run(struct starter *s, bool *ret_child, int *ret_status, struct failu
     r = store_claim(s->settings->root, &s->root, &s->lock, ret_failure);
     if (r == 0)
         r = sockets_open(s->settings, s->root, &s->sockets, ret_failure);
+    s->gateway.root = s->root;
     if (r == 0)
         r = start_service(s, ret_child, ret_failure);
     if (r < 0 || *ret_child)
@@ -360,7 +374,11 @@ static int run_released(const struct service_settings *settings, bool *ret_child
                         struct failure *ret_failure)
 {
     _cleanup_starter_ struct starter s = {
-        .settings = settings, .signals = -1, .lock = -1, .control = -1};
+        .settings = settings,
+        .signals = -1,
+        .lock = -1,
+        .control = -1,
+        .gateway = {.settings = settings, .limits = &s.limits, .control = -1}};
     (void)sigprocmask(SIG_SETMASK, NULL, &s.signals_before);
     return run(&s, ret_child, ret_status, ret_failure);
 }

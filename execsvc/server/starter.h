@@ -1,8 +1,8 @@
 /* The process that berthd begins as. It takes the root's lock, opens the sockets to listen on, and
  * has a process of its own serve them: the service (service.h), which confines itself and then has
  * no way to start a program, to open a socket or a file outside of its root. What it needs of that
- * it asks the starter for (errand.h): a keeper of commands, and the access file and the audit log
- * by the names that they were given at the start.
+ * it asks the starter for (errand.h): a keeper of commands, a process that answers HTTP, and the
+ * access file and the audit log by the names that they were given at the start.
  *
  * The starter reads nothing from the network and no file but its configuration. It is the process
  * to send signals to: TERM and INT stop the service, which then has a few seconds; a second one

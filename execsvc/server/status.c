@@ -34,6 +34,8 @@ static int add_connections(const struct server *s, json_t *object)
         {"alive", s->connections_alive},
         {"accepted", n->accepted},
         {"upgraded", n->upgraded},
+        {"relayed", n->relayed},
+        {"relays", s->relay_count},
         {"unauthorized", n->unauthorized},
         {"forbidden", n->forbidden},
         {"dropped_early", n->dropped_early},

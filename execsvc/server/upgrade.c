@@ -84,21 +84,16 @@ static int answer_stream(struct server *s, const struct access_caller *caller,
     return UPGRADE_ACCEPTED;
 }
 
+bool upgrade_is_for_service(const struct http_request *request)
+{
+    return strcmp(request->path, "/v1/stream") == 0;
+}
+
 int upgrade_answer(struct server *s, const struct access_caller *caller,
                    const struct http_request *request, struct grant **ret_grant,
                    struct buffer *ret_text, struct failure *ret_refusal)
 {
-    if (strcmp(request->path, "/v1/stream") == 0)
+    if (upgrade_is_for_service(request))
         return answer_stream(s, caller, request, ret_grant, ret_text, ret_refusal);
-    if (strcmp(request->path, "/healthz") == 0) {
-        bool head = strcmp(request->method, "HEAD") == 0;
-        if (!head && strcmp(request->method, "GET") != 0)
-            return refuse(ret_text, ret_refusal, 405, "only GET and HEAD are answered here",
-                          "Allow: GET, HEAD\r\n");
-        return http_answer_text(ret_text, "ok\n", head);
-    }
-    char path[128], detail[192];
-    (void)log_escape(request->path, strlen(request->path), path, sizeof path);
-    (void)snprintf(detail, sizeof detail, "there is nothing at %s", path);
-    return refuse(ret_text, ret_refusal, 404, detail, "");
+    return refuse(ret_text, ret_refusal, 404, "there is nothing here", "");
 }

@@ -1,5 +1,5 @@
-/* What a request header is answered: who may speak frames, and everything else that HTTP asks
- * of this service. Decisions only, no I/O. */
+/* What a request header is answered that asks for frames: who may speak them. Decisions only, no
+ * I/O. */
 #pragma once
 
 #include "stream/http.h"
@@ -7,6 +7,9 @@
 
 /* What tells its credentials from others', and tells nothing else. ssl: NULL without TLS. */
 void upgrade_credential(const struct access_caller *caller, const SSL *ssl, uint8_t ret[32]);
+
+/* Whether the service itself answers this; all else is the gateway's. */
+bool upgrade_is_for_service(const struct http_request *request);
 
 enum { UPGRADE_ANSWERED = 0, UPGRADE_ACCEPTED = 1 };
 

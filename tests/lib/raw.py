@@ -31,8 +31,13 @@ def request(target="/v1/stream", method="GET", upgrade="berth/1", token=None, ho
     lines = [f"{method} {target} HTTP/1.1"]
     if host is not None:
         lines.append(f"Host: {host}")
+    # Only for frames is the connection the peer's to keep.
+    options = [] if target.startswith("/v1/stream") else ["close"]
     if upgrade is not None:
-        lines += ["Connection: Upgrade", f"Upgrade: {upgrade}"]
+        lines.append(f"Upgrade: {upgrade}")
+        options.append("Upgrade")
+    if options:
+        lines.append("Connection: " + ", ".join(options))
     if token is not None:
         lines.append(f"Authorization: Bearer {token}")
     return ("\r\n".join(lines) + "\r\n" + extra + "\r\n").encode()

@@ -1,0 +1,131 @@
+/* Who the caller of an exchange is to the service, and connections to it in the caller's name. */
+#include "gateway/private.h"
+
+#include <errno.h>
+#include <string.h>
+#include <strings.h>
+
+/* What is behind "Bearer ", or NULL. */
+static const char *bearer(const char *authorization)
+{
+    static const char scheme[] = "bearer ";
+    if (!authorization || strncasecmp(authorization, scheme, sizeof scheme - 1) != 0)
+        return NULL;
+    const char *token = authorization + sizeof scheme - 1;
+    return token + strspn(token, " ");
+}
+
+/* NULL: none is given. */
+static const char *token_of(const struct exchange *x)
+{
+    if (x->token_set)
+        return x->token;
+    const char *token = bearer(exchange_field(x, "authorization"));
+    if (!token)
+        token = exchange_field(x, "x-access-token");
+    return token ? token : exchange_field(x, "x-api-key");
+}
+
+int exchange_set_token(struct exchange *x, const char *token)
+{
+    char *copy = token ? strdup(token) : NULL;
+    if (token && !copy)
+        return -ENOMEM;
+    free(x->token);
+    x->token = copy;
+    x->token_set = true;
+    return 0;
+}
+
+static bool is_token(const char *text)
+{
+    for (const char *c = text; *c; c++)
+        if (*c <= ' ' || *c >= 0x7f)
+            return false;
+    return *text != '\0';
+}
+
+static void drop(struct conversation_upstream *u)
+{
+    upstream_free(u->upstream);
+    if (u->token)
+        explicit_bzero(u->token, strlen(u->token));
+    free(u->token);
+    *u = (struct conversation_upstream){0};
+}
+
+static bool same(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) == 0 : !a && !b;
+}
+
+/* One with this token, or where one can be put. */
+static struct conversation_upstream *find(struct conversation *c, const char *token)
+{
+    struct conversation_upstream *oldest = &c->upstreams[0];
+    for (size_t i = 0; i < CONVERSATION_UPSTREAMS_MAX; i++) {
+        struct conversation_upstream *u = &c->upstreams[i];
+        if (u->upstream && upstream_is_lost(u->upstream))
+            drop(u);
+        if (u->upstream && same(u->token, token))
+            return u;
+        if (u->used < oldest->used)
+            oldest = u;
+    }
+    drop(oldest);
+    return oldest;
+}
+
+/* The service's own answer to who asks is the answer. */
+static int refused(struct exchange *x, const struct stream_refusal *refusal, int error,
+                   struct failure *f)
+{
+    if (refusal->status != 401 && refusal->status != 403 && refusal->status != 429 &&
+        refusal->status != 503)
+        return error;
+    x->unauthorized = refusal->status;
+    x->retry_s = refusal->retry_s;
+    return failure_set(f, error, "%s", refusal->reason);
+}
+
+static int connect_as(struct exchange *x, const char *token, struct upstream **ret,
+                      struct failure *f)
+{
+    const struct conversation_options *o = x->conversation->options;
+    struct stream_refusal refusal = {0};
+    int fd = o->connect(o->context);
+    if (fd < 0)
+        return failure_set(f, -ECONNREFUSED, "the service cannot be reached: %s", strerror(-fd));
+    const struct stream_options options = {
+        .url = "unix:/", .socket = fd, .token = token, .caller = o->ticket, .refusal = &refusal};
+    int r = upstream_open(&options, "gateway " BERTH_VERSION, ret, f);
+    return r < 0 ? refused(x, &refusal, r, f) : 0;
+}
+
+int exchange_upstream(struct exchange *x, struct upstream **ret, struct failure *ret_failure)
+{
+    struct conversation *c = x->conversation;
+    const char *token = token_of(x);
+    if (token && !is_token(token)) {
+        x->unauthorized = 401;
+        return failure_set(ret_failure, -EACCES, "the token is empty, or no token");
+    }
+    struct conversation_upstream *u = find(c, token);
+    int r = 0;
+    if (!u->upstream) {
+        u->token = token ? strdup(token) : NULL;
+        if (token && !u->token)
+            return failure_set(ret_failure, -ENOMEM, "out of memory");
+        r = connect_as(x, token, &u->upstream, ret_failure);
+        if (r < 0) {
+            drop(u);
+            return r;
+        }
+    }
+    u->used = ++c->last_used;
+    r = upstream_set_caller(u->upstream, c->fd);
+    if (r < 0)
+        return failure_set(ret_failure, r, "the client cannot be watched: %s", strerror(-r));
+    *ret = u->upstream;
+    return 0;
+}
