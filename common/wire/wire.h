@@ -149,6 +149,10 @@ enum wire_change_kinds {
     WIRE_CHANGE_ALL = 8, /* of no file in particular: anything may have changed */
 };
 
+enum wire_subscribe_flags {
+    WIRE_SUBSCRIBE_OBSERVES = 1,
+};
+
 enum wire_make_flags {
     WIRE_MAKE_OWNER = 1, /* what is made belongs to uid and gid */
 };

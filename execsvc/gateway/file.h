@@ -81,7 +81,8 @@ bool file_name_is_passing(const char *name);
 /* --- names ----------------------------------------------------------------------------------- */
 
 /* An entry of a directory. type: S_IFMT part of the mode; attr NULL: it was gone when it was looked
- * at. node: of attr, for this call. A negative errno ends the listing. */
+ * at. node: of attr, for this call, unless 1 is returned: then the callee has that reference. A
+ * negative errno ends the listing. */
 typedef int file_entry_fn(void *context, const char *name, uint32_t type, uint64_t node,
                           const struct wire_attr *attr);
 

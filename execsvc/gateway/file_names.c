@@ -56,6 +56,7 @@ static int take_page(struct listing *l, const struct wire_dirents *page, struct 
     size_t told = 0;
     while (wire_list_next(&page->entries, &offset, &element)) {
         struct wire_message m;
+        bool kept = false;
         char name[WIRE_NAME_MAX + 1];
         if (wire_decode(WIRE_DIRENT, element, &m) < 0)
             return failure_set(f, -EPROTO, "the service lists an entry that cannot be read");
@@ -66,8 +67,11 @@ static int take_page(struct listing *l, const struct wire_dirents *page, struct 
             *l->cookie = d->cookie;
             l->left--;
             told++;
+            kept = r == 1;
+            r = kept ? 0 : r;
         }
-        tree_forget(l->tree, d->node);
+        if (!kept)
+            tree_forget(l->tree, d->node);
     }
     if (r < 0 && f->error != r)
         (void)failure_set(f, r, "%s", strerror(-r));

@@ -76,7 +76,11 @@ static void on_exec_other(struct connection *c, struct call *call, const struct 
 
 static void on_subscribe(struct connection *c, struct call *call, const struct wire_message *m)
 {
-    subscribers_open(connection_server(c)->subscribers, call, connection_files(c));
+    if (m->subscribe.flags & ~(uint32_t)WIRE_SUBSCRIBE_OBSERVES)
+        call_reply_error(call, -EINVAL, NULL);
+    else
+        subscribers_open(connection_server(c)->subscribers, call, connection_files(c),
+                         m->subscribe.flags & WIRE_SUBSCRIBE_OBSERVES);
 }
 
 static void on_transfer(struct connection *c, struct call *call, const struct wire_message *m)

@@ -27,6 +27,7 @@ struct subscriber {
     uint64_t asked, synced; /* numbers of SYNC */
     uint64_t lease_end_ns;  /* by our clock, the margin included; 0: it has none */
     bool returns;           /* has not confirmed yet, and had a lease of an earlier service */
+    bool observes;          /* nobody waits for it */
 };
 
 struct target {
@@ -160,8 +161,10 @@ static void earlier_returned(struct subscribers *all)
 
 static void subscriber_end(struct subscriber *s)
 {
-    s->all->count--;
-    write_leases(s->all);
+    if (!s->observes) {
+        s->all->count--;
+        write_leases(s->all);
+    }
     LIST_REMOVE(s, link);
     subscription_close(s->subscription);
     notice(s, true);
@@ -235,7 +238,7 @@ bool subscribers_renew(struct subscribers *all, const struct file_session *sessi
 {
     struct subscriber *s = find(all, session);
     uint64_t now = clock_monotonic_ns();
-    if (!s || is_awaited(s, now))
+    if (!s || s->observes || is_awaited(s, now))
         return false;
     s->lease_end_ns = now + LEASE_NS;
     pump(s); /* what has changed before the answer is told before it */
@@ -292,7 +295,8 @@ static void on_woken(evutil_socket_t fd, short what, void *context)
     pump(s);
 }
 
-void subscribers_open(struct subscribers *all, struct call *call, struct file_session *session)
+void subscribers_open(struct subscribers *all, struct call *call, struct file_session *session,
+                      bool observes)
 {
     struct subscriber *s = calloc(1, sizeof *s);
     int r = s ? subscription_open(session, wake, all, &s->subscription) : -ENOMEM;
@@ -304,10 +308,13 @@ void subscribers_open(struct subscribers *all, struct call *call, struct file_se
     s->all = all;
     s->call = call;
     s->session = session;
-    s->returns = connection_returns(call->connection);
+    s->observes = observes;
+    s->returns = !observes && connection_returns(call->connection);
     LIST_INSERT_HEAD(&all->list, s, link);
-    all->count++;
-    write_leases(all);
+    if (!observes) {
+        all->count++;
+        write_leases(all);
+    }
     const struct call_events events = {
         .message = on_message, .writable = on_writable, .gone = on_gone, .context = s};
     call_set_events(call, &events);
@@ -406,7 +413,8 @@ void subscribers_wait(struct subscribers *all, const struct file_session *except
     LIST_FOREACH(s, &all->list, link)
     {
         uint64_t end = subscription_end(s->subscription);
-        if (!memory || s->session == except || s->seen >= end || patience_end(s, now) <= now)
+        if (!memory || s->observes || s->session == except || s->seen >= end ||
+            patience_end(s, now) <= now)
             continue;
         if (!b)
             memory = (b = barrier_new(all)) != NULL;
@@ -434,7 +442,7 @@ bool subscribers_are_synced(const struct subscribers *all)
 {
     const struct subscriber *s;
     LIST_FOREACH(s, &all->list, link)
-    if (connection_is_writer(s->call->connection))
+    if (!s->observes && connection_is_writer(s->call->connection))
         return false;
     return true;
 }
@@ -471,7 +479,7 @@ void subscribers_sync(struct subscribers *all, barrier_done_fn *done, void *cont
                           .all_seen = true};
     LIST_FOREACH(s, &all->list, link)
     {
-        if (!connection_is_writer(s->call->connection))
+        if (s->observes || !connection_is_writer(s->call->connection))
             continue;
         if (!call_connected(s->call) || ask(s) < 0)
             b->all_seen = false;

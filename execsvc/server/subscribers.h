@@ -44,8 +44,10 @@ void subscribers_remember(struct subscribers *s, int fd);
 /* All calls and barriers have ended. NULL is allowed. */
 void subscribers_free(struct subscribers *s);
 
-/* Takes the call of a SUBSCRIBE. session: of the same connection, and living longer than it. */
-void subscribers_open(struct subscribers *s, struct call *call, struct file_session *session);
+/* Takes the call of a SUBSCRIBE. session: of the same connection, and living longer than it.
+ * observes: it is told what changes, and counts for nothing else here. */
+void subscribers_open(struct subscribers *s, struct call *call, struct file_session *session,
+                      bool observes);
 
 /* A PING of this session is about to be answered. True: with a lease. */
 bool subscribers_renew(struct subscribers *s, const struct file_session *session);
@@ -72,5 +74,5 @@ bool subscribers_are_synced(const struct subscribers *s);
 
 void barrier_cancel(struct barrier *barrier);
 
-/* How many there are, and how many barriers wait. */
+/* How many there are that do not only observe. */
 size_t subscribers_count(const struct subscribers *s);
