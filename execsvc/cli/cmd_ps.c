@@ -156,7 +156,7 @@ static int add_json(struct listing *l, const struct wire_exec_command *c)
                         "attached", (json_int_t)c->attached, "command", words_json(c->argv),
                         "started_at", started, "duration_ms",
                         (json_int_t)(c->duration_ns / 1000000), "exit_status",
-                        running ? json_null() : json_integer(exec_result_status(&verdict)),
+                        running ? json_null() : json_integer(verdict_status(&verdict)),
                         "stdout_bytes", (json_int_t)c->stdout_bytes, "stderr_bytes",
                         (json_int_t)c->stderr_bytes)
             : NULL;

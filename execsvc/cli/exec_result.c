@@ -4,24 +4,7 @@
 #include <string.h>
 
 #include "base/base64.h"
-#include "base/clock.h"
 #include "cli/text.h"
-
-int exec_result_status(const struct wire_exec_exit *v)
-{
-    /* The number is the peer's: a cast to the enum would be a promise it has not made. */
-    if (v->verdict == WIRE_VERDICT_EXITED)
-        return (int)(v->code & 0xff);
-    if (v->verdict == WIRE_VERDICT_TIMED_OUT)
-        return EXEC_STATUS_TIMED_OUT;
-    if (v->verdict == WIRE_VERDICT_NOT_STARTED)
-        return v->code == 126 || v->code == 127 ? (int)v->code : EXEC_STATUS_NOT_STARTED;
-    if ((v->verdict == WIRE_VERDICT_SIGNALED || v->verdict == WIRE_VERDICT_OOM_KILLED ||
-         v->verdict == WIRE_VERDICT_KILLED) &&
-        v->signal >= 1 && v->signal <= 64)
-        return EXEC_STATUS_SIGNAL + (int)v->signal;
-    return EXEC_STATUS_UNKNOWN;
-}
 
 static bool has_prefix(struct bytes text, const char *prefix)
 {
@@ -94,92 +77,16 @@ int exec_capture_append(struct exec_capture *c, struct bytes data)
     return r;
 }
 
-/* --- JSON ------------------------------------------------------------------------ */
-
-static json_t *base64(struct bytes data)
-{
-    _cleanup_free_ char *text = malloc(base64_size(data.len) + 1);
-    return text ? json_stringn_nocheck(text, base64_write(BASE64, data, text)) : NULL;
-}
-
-static int set(json_t *object, const char *prefix, const char *name, json_t *value)
-{
-    char key[64];
-    (void)snprintf(key, sizeof key, "%s%s", prefix, name);
-    return json_object_set_new(object, key, value);
-}
-
-static int set_stream(json_t *object, const char *name, const struct exec_capture *c,
-                      uint64_t bytes)
-{
-    struct bytes data = buffer_view(&c->data);
-    /* Fails for anything but UTF-8. */
-    json_t *text = json_stringn((const char *)data.data, data.len);
-    if (data.len == 0)
-        text = json_string("");
-    const char *encoding = text ? "utf-8" : "base64";
-    if (!text)
-        text = base64(data);
-    return set(object, name, "", text) || set(object, name, "_encoding", json_string(encoding)) ||
-           set(object, name, "_bytes", json_integer((json_int_t)bytes)) ||
-           set(object, name, "_truncated", json_boolean(data.len < bytes));
-}
-
-static json_t *integer_if(bool applies, uint64_t value)
-{
-    return applies ? json_integer((json_int_t)value) : json_null();
-}
-
-static json_t *string_or_null(const char *text)
-{
-    return text ? json_string(text) : json_null();
-}
-
-static json_t *text_of(struct bytes text)
-{
-    json_t *value = text.len ? json_stringn((const char *)text.data, text.len) : json_null();
-    if (value)
-        return value;
-    _cleanup_buffer_ struct buffer escaped = {0};
-    for (size_t i = 0; i < text.len; i++)
-        if (text.data[i] < 0x80 ? buffer_append_u8(&escaped, text.data[i]) < 0
-                                : buffer_printf(&escaped, "\\x%02x", text.data[i]) < 0)
-            return NULL;
-    return json_stringn((const char *)escaped.data, escaped.len);
-}
-
 json_t *exec_result_json(const struct wire_exec_exit *v, int status, const struct exec_capture *out,
                          const struct exec_capture *err)
 {
-    bool not_started = v->verdict == WIRE_VERDICT_NOT_STARTED;
-    json_t *o = json_object();
-    if (!o)
-        return NULL;
-    const char *verdict = wire_verdict_name(v->verdict);
-    int failed =
-        set(o, "verdict", "", json_string(verdict ? verdict : "unknown")) ||
-        set(o, "exit_status", "", json_integer(status)) ||
-        set(o, "code", "", integer_if(v->verdict == WIRE_VERDICT_EXITED, v->code)) ||
-        set(o, "signal", "", integer_if(v->signal != 0, v->signal)) ||
-        set(o, "core", "", json_boolean(v->core != 0)) ||
-        set(o, "stage", "",
-            not_started ? string_or_null(wire_stage_name(v->stage)) : json_null()) ||
-        set(o, "error", "", integer_if(v->error != 0, v->error)) ||
-        set(o, "errno", "", string_or_null(v->error ? strerrorname_np((int)v->error) : NULL)) ||
-        set(o, "text", "", text_of(v->text)) || set(o, "removed", "", json_integer(v->removed)) ||
-        set(o, "left", "", json_integer(v->left)) ||
-        set(o, "means", "", string_or_null(v->means ? wire_means_name(v->means) : NULL)) ||
-        set(o, "duration_ms", "", json_real((double)v->duration_ns / (double)NSEC_PER_MSEC)) ||
-        set(o, "timeout_ms", "", integer_if(v->timeout_ms != 0, v->timeout_ms)) ||
-        set(o, "fs_seq", "", integer_if(v->fs_seq != 0, v->fs_seq)) ||
-        set(o, "coherence", "", json_string(v->coherence ? "seen" : "unknown")) ||
-        set_stream(o, "stdout", out, v->stdout_bytes) ||
-        set_stream(o, "stderr", err, v->stderr_bytes) ||
-        set(o, "stdout", "_dropped", json_integer((json_int_t)v->stdout_dropped)) ||
-        set(o, "stderr", "_dropped", json_integer((json_int_t)v->stderr_dropped));
-    if (failed) {
-        json_decref(o);
-        return NULL;
-    }
-    return o;
+    json_t *o = verdict_json(v, status);
+    if (o &&
+        verdict_add_output(o, "stdout", buffer_view(&out->data), v->stdout_bytes,
+                           v->stdout_dropped) == 0 &&
+        verdict_add_output(o, "stderr", buffer_view(&err->data), v->stderr_bytes,
+                           v->stderr_dropped) == 0)
+        return o;
+    json_decref(o);
+    return NULL;
 }

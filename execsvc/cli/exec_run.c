@@ -373,7 +373,7 @@ static void print_verdict(struct exec_run *run, const struct wire_exec_exit *ver
     if (is_left(run, verdict) && !running && !run->loss[0])
         (void)fprintf(stderr,
                       "berth: %s has ended, with status %d, and is kept; nothing was started\n",
-                      run->id, exec_result_status(verdict));
+                      run->id, verdict_status(verdict));
     if (run->options->json) {
         int r = print_json(run, verdict, status);
         if (r < 0) {
@@ -400,7 +400,7 @@ static void on_verdict(struct exec_run *run, const struct wire_exec_exit *verdic
     bool lacks = lacks_output(run, verdict);
     int status = lacks                              ? EXEC_STATUS_UNKNOWN
                  : running || is_left(run, verdict) ? 0
-                                                    : exec_result_status(verdict);
+                                                    : verdict_status(verdict);
     print_verdict(run, verdict, status);
     if (lacks)
         run_error(run, "outcome unknown", "output is missing");

@@ -272,7 +272,7 @@ static void test_verdicts_as_sentences(void **state)
         assert_int_equal(exec_result_text(&v, &out), 0);
         assert_int_equal(buffer_append_u8(&out, 0), 0);
         assert_string_equal((const char *)out.data, all[i].expected);
-        assert_int_equal(exec_result_status(&v), all[i].status);
+        assert_int_equal(verdict_status(&v), all[i].status);
     }
 }
 
