@@ -19,11 +19,11 @@ struct file_reader;
 
 /* Opens what is at the place. -ENOENT: nothing; -EISDIR; -EINVAL: no regular file; others of OPEN.
  */
-int file_open(struct tree *t, const struct place *p, struct file_reader **ret,
-              struct failure *ret_failure);
-void file_close(struct file_reader *r);
-DEFINE_CLEANUP(struct file_reader *, file_close);
-#define _cleanup_reader_ _cleanup_(file_close_pointer)
+int file_open_reader(struct tree *t, const struct place *p, struct file_reader **ret,
+                     struct failure *ret_failure);
+void file_close_reader(struct file_reader *r);
+DEFINE_CLEANUP(struct file_reader *, file_close_reader);
+#define _cleanup_reader_ _cleanup_(file_close_reader_pointer)
 
 /* As it was opened: what is read is this file's, also when its name is given to another. */
 const struct wire_attr *file_attr(const struct file_reader *r);

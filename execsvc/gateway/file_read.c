@@ -27,8 +27,8 @@ void file_tag(const struct wire_attr *attr, char ret[FILE_TAG_SIZE])
                    attr->generation, attr->version);
 }
 
-int file_open(struct tree *t, const struct place *p, struct file_reader **ret,
-              struct failure *ret_failure)
+int file_open_reader(struct tree *t, const struct place *p, struct file_reader **ret,
+                     struct failure *ret_failure)
 {
     _cleanup_frame_ struct wire_frame *reply = NULL;
     if (p->node == 0)
@@ -61,7 +61,7 @@ static void drop_pieces(struct file_reader *r)
     wire_frame_free(take_ptr(r->frame));
 }
 
-void file_close(struct file_reader *r)
+void file_close_reader(struct file_reader *r)
 {
     if (!r)
         return;

@@ -367,7 +367,7 @@ int path_walk(struct tree *t, struct bytes path, unsigned flags, struct place *r
     return r < 0 ? r : arrive(&w, ret);
 }
 
-void place_release(struct place *p)
+void path_release(struct place *p)
 {
     buffer_release(&p->path);
 }

@@ -60,8 +60,8 @@ struct place {
     bool made;          /* by PATH_MAKE_PARENTS: some directory was */
     struct buffer path; /* from the root, without links, "a/b"; empty for the root; NUL behind it */
 };
-void place_release(struct place *p);
-#define _cleanup_place_ _cleanup_(place_release)
+void path_release(struct place *p);
+#define _cleanup_place_ _cleanup_(path_release)
 
 /* Walks. Leading, repeated and trailing slashes do not count, but that a name with one behind it
  * must be a directory. -ENOENT, -ENOTDIR, -ELOOP, -ENAMETOOLONG, -EINVAL (a NUL), -EACCES: a link,
