@@ -157,7 +157,8 @@ int exchange_reply_empty(struct exchange *x, int status)
 
 int exchange_reply_json(struct exchange *x, int status, json_t *value)
 {
-    _cleanup_free_ char *text = value ? json_dumps(value, JSON_COMPACT) : NULL;
+    _cleanup_free_ char *text =
+        value ? json_dumps(value, JSON_COMPACT) : NULL;
     json_decref(value);
     if (!text)
         return -ENOMEM;
@@ -183,7 +184,8 @@ static int reply_problem(struct exchange *x, int status, int error, bool retry, 
                                 retry, "effect", effect_word(x));
     if (problem && name)
         (void)json_object_set_new(problem, "errno", json_string(name));
-    _cleanup_free_ char *body = problem ? json_dumps(problem, JSON_COMPACT) : NULL;
+    _cleanup_free_ char *body =
+        problem ? json_dumps(problem, JSON_COMPACT) : NULL;
     json_decref(problem);
     if (!body)
         return -ENOMEM;

@@ -79,8 +79,7 @@ int files_set_bytes(json_t *object, const char *name, struct bytes value)
                : 0;
 }
 
-/* RFC 3339, to the nanosecond. */
-static json_t *time_json(const struct wire_time *t)
+json_t *files_time_json(const struct wire_time *t)
 {
     char text[64];
     struct tm tm;
@@ -106,7 +105,7 @@ json_t *files_entry_json(struct bytes name, struct bytes path, const struct wire
         json_object_set_new(o, "uid", json_integer(attr->uid)) == 0 &&
         json_object_set_new(o, "gid", json_integer(attr->gid)) == 0 &&
         json_object_set_new(o, "nlink", json_integer(attr->nlink)) == 0 &&
-        json_object_set_new(o, "modified_at", time_json(&attr->mtime)) == 0 &&
+        json_object_set_new(o, "modified_at", files_time_json(&attr->mtime)) == 0 &&
         json_object_set_new(o, "etag", json_string(tag)) == 0 &&
         (target ? files_set_bytes(o, "target", buffer_view(target))
                 : json_object_set_new(o, "target", json_null())) == 0)

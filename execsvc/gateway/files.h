@@ -20,6 +20,9 @@ const char *files_type_name(uint32_t mode);
 json_t *files_entry_json(struct bytes name, struct bytes path, const struct wire_attr *attr,
                          const struct buffer *target);
 
+/* RFC 3339, to the nanosecond. NULL: no memory. */
+json_t *files_time_json(const struct wire_time *t);
+
 /* Sets NAME to bytes that are UTF-8, or to null and NAME_base64. -ENOMEM. */
 int files_set_bytes(json_t *object, const char *name, struct bytes value);
 
