@@ -41,8 +41,20 @@ struct relay {
     size_t input_window;      /* item bytes that the client may still send */
     struct wire_frame *reply; /* waits for the barrier */
     struct barrier *barrier;
+    uint32_t waits_for;           /* EXEC: this workspace's hold, 0: for none */
+    struct exec_hold *hold;       /* that asks; there is no call then */
     struct exec_removal *removal; /* WORKSPACE_REMOVE */
     void (*cleared)(void *context, struct exec_removal *removal);
+    void *context;
+};
+
+struct exec_hold {
+    LIST_ENTRY(exec_hold) entry;
+    struct exec_service *service; /* NULL: it has gone */
+    struct relay *relay;          /* its question to the keeper, while that is open */
+    uint32_t slot;
+    bool frozen; /* the keeper is to be told of its end */
+    void (*held)(void *context, int error, const char *text);
     void *context;
 };
 
@@ -67,6 +79,7 @@ struct exec_service {
     struct event *again;
     struct relay_list relays;
     LIST_HEAD(, exec_removal) removals;
+    LIST_HEAD(, exec_hold) holds;
     struct table by_tag; /* those that were sent */
     size_t running;
     uint64_t started;
@@ -86,6 +99,8 @@ static void relay_free(struct relay *r)
     held_release(&r->held);
     buffer_release(&r->request);
     exec_removal_end(r->removal);
+    if (r->hold)
+        r->hold->relay = NULL;
     if (r->cleared)
         r->cleared(r->context, NULL);
     free(r);
@@ -109,9 +124,28 @@ static void reply_verdict(struct call *call, enum wire_verdict verdict, enum wir
     call_reply(call, &m);
 }
 
+/* The keeper has answered, or will not. */
+static void relay_hold_answered(struct relay *r, int error, const char *text)
+{
+    struct exec_hold *hold = take_ptr(r->hold);
+    char copy[1025];
+    (void)snprintf(copy, sizeof copy, "%s", text ? text : "");
+    hold->relay = NULL;
+    relay_free(r);
+    void (*held)(void *context, int error, const char *text) = hold->held;
+    void *context = hold->context;
+    if (error < 0)
+        hold->frozen = false;
+    held(context, error, copy[0] ? copy : NULL);
+}
+
 /* Nothing has happened: the keeper has never seen the request. */
 static void relay_refuse(struct relay *r, int error, const char *text)
 {
+    if (r->hold) {
+        relay_hold_answered(r, error, text);
+        return;
+    }
     struct call *call = take_ptr(r->call);
     bool exec = r->type == WIRE_EXEC;
     r->service->refused += exec;
@@ -128,6 +162,10 @@ static void relay_lose(struct relay *r)
     struct call *call = take_ptr(r->call);
     bool verdict = r->type == WIRE_EXEC || r->type == WIRE_EXEC_ATTACH;
     static const char text[] = "the keeper of commands has gone";
+    if (r->hold) {
+        relay_hold_answered(r, -ECONNRESET, text);
+        return;
+    }
     relay_free(r);
     if (call && verdict)
         reply_verdict(call, WIRE_VERDICT_UNKNOWN, WIRE_STAGE_NONE, -ECONNRESET, 0, text);
@@ -207,6 +245,16 @@ static void relay_reply(struct relay *r, struct wire_frame *frame)
 {
     struct exec_service *s = r->service;
     struct wire_message *m = &frame->message;
+    if (r->hold) {
+        char text[1025] = "";
+        int error = m->type == WIRE_ERROR ? -(int)m->error.error : 0;
+        if (error < 0)
+            (void)snprintf(text, sizeof text, "%.*s", (int)m->error.text.len,
+                           (const char *)m->error.text.data);
+        relay_hold_answered(r, error, text);
+        wire_frame_free(frame);
+        return;
+    }
     if (r->call && r->removal && m->type == WIRE_OK) {
         relay_cleared(r, frame);
         return;
@@ -369,7 +417,7 @@ static void refuse_waiting(struct exec_service *s, int error, const char *text)
     struct relay *next;
     for (struct relay *r = TAILQ_FIRST(&s->relays); r; r = next) {
         next = TAILQ_NEXT(r, entry);
-        if (r->tag == 0 && !r->reply)
+        if (r->tag == 0 && !r->reply && r->waits_for == 0)
             relay_refuse(r, error, text);
     }
 }
@@ -383,7 +431,7 @@ static void on_ready(void *context)
     (void)event_del(s->again);
     for (struct relay *r = TAILQ_FIRST(&s->relays); r; r = next) {
         next = TAILQ_NEXT(r, entry);
-        if (r->tag == 0)
+        if (r->tag == 0 && r->waits_for == 0)
             relay_send(r);
     }
 }
@@ -503,6 +551,8 @@ static struct relay *relay_new(struct exec_service *s, struct call *call,
     held_init(&r->held);
     TAILQ_INSERT_TAIL(&s->relays, r, entry);
     s->running += r->type == WIRE_EXEC;
+    if (!call)
+        return r;
     const struct call_events events = {
         .message = on_message, .writable = on_writable, .gone = on_gone, .context = r};
     call_set_events(call, &events);
@@ -518,6 +568,17 @@ static void relay_begin(struct relay *r)
         link_begin(s);
 }
 
+static bool is_held(const struct exec_service *s, uint32_t slot)
+{
+    const struct exec_hold *hold;
+    LIST_FOREACH(hold, &s->holds, entry)
+    {
+        if (hold->slot == slot)
+            return true;
+    }
+    return false;
+}
+
 static void ask(struct exec_service *s, struct call *call, const struct wire_message *request)
 {
     struct relay *r = relay_new(s, call, request);
@@ -525,7 +586,11 @@ static void ask(struct exec_service *s, struct call *call, const struct wire_mes
         call_reply_error(call, -ENOMEM, NULL);
         return;
     }
-    relay_begin(r);
+    /* By now the workspace's flags are its slot. */
+    if (r->type == WIRE_EXEC && is_held(s, request->exec.workspace_flags))
+        r->waits_for = request->exec.workspace_flags;
+    else
+        relay_begin(r);
 }
 
 static bool is_being_removed(const struct exec_service *s, uint32_t slot)
@@ -691,6 +756,102 @@ bool exec_service_clear(struct exec_service *s, struct call *call,
     return true;
 }
 
+/* --- holding a workspace ------------------------------------------------------------------------
+ */
+
+static struct wire_message hold_message(const struct exec_hold *hold, struct bytes thread_id,
+                                        uint32_t flags)
+{
+    return (struct wire_message){
+        .type = WIRE_SNAPSHOT_CREATE,
+        .snapshot_create = {.workspace_flags = hold->slot, .flags = flags, .workspace = thread_id}};
+}
+
+void exec_service_hold(struct exec_service *s, const struct exec_hold_options *options,
+                       struct exec_hold **ret)
+{
+    struct workspace *workspace;
+    if (store_workspace_find(s->store, options->workspace, options->workspace_flags, &workspace) <
+        0) {
+        options->held(options->context, 0, NULL);
+        return;
+    }
+    struct exec_hold *hold = calloc(1, sizeof *hold);
+    struct relay *relay = NULL;
+    bool ask_keeper = has_commands(s, workspace);
+    if (hold) {
+        *hold = (struct exec_hold){.service = s,
+                                   .slot = workspace_slot(workspace),
+                                   .frozen = options->freeze && ask_keeper,
+                                   .held = options->held,
+                                   .context = options->context};
+        const struct wire_message m = hold_message(hold, workspace_thread_id(workspace),
+                                                   options->freeze ? KEEPER_FREEZE : KEEPER_QUIET);
+        relay = ask_keeper ? relay_new(s, NULL, &m) : NULL;
+    }
+    workspace_unref(workspace);
+    if (!hold || (ask_keeper && !relay)) {
+        free(hold);
+        options->held(options->context, -ENOMEM, NULL);
+        return;
+    }
+    LIST_INSERT_HEAD(&s->holds, hold, entry);
+    *ret = hold;
+    if (!relay) {
+        hold->held(hold->context, 0, NULL);
+        return;
+    }
+    relay->hold = hold;
+    hold->relay = relay;
+    relay_begin(relay);
+}
+
+static void begin_waiting(struct exec_service *s, uint32_t slot)
+{
+    struct relay *next;
+    for (struct relay *r = TAILQ_FIRST(&s->relays); r; r = next) {
+        next = TAILQ_NEXT(r, entry);
+        if (r->waits_for != slot)
+            continue;
+        r->waits_for = 0;
+        relay_begin(r);
+    }
+}
+
+/* A keeper that has gone has let them go on. */
+static void thaw(struct exec_service *s, const struct exec_hold *hold)
+{
+    static const uint8_t nobody[1] = {'-'};
+    const struct wire_message m = hold_message(hold, bytes_of(nobody, 1), KEEPER_THAW);
+    uint64_t tag;
+    if (!s->ready)
+        return;
+    if (session_request(link_session(s->link), &m, false, &tag) < 0)
+        log_error("commands cannot be told to go on");
+    link_flush(s->link);
+}
+
+void exec_hold_end(struct exec_hold *hold)
+{
+    if (!hold)
+        return;
+    struct exec_service *s = hold->service;
+    if (s) {
+        LIST_REMOVE(hold, entry);
+        if (hold->frozen)
+            thaw(s, hold);
+        if (hold->relay) {
+            /* Its answer comes to nobody. */
+            hold->relay->hold = NULL;
+            if (hold->relay->tag == 0)
+                relay_free(hold->relay);
+        }
+        if (!is_held(s, hold->slot))
+            begin_waiting(s, hold->slot);
+    }
+    free(hold);
+}
+
 /* --- the service ----------------------------------------------------------------------------- */
 
 int exec_service_new(struct event_base *base, const struct exec_service_options *options,
@@ -711,6 +872,7 @@ int exec_service_new(struct event_base *base, const struct exec_service_options 
         (void)snprintf(s->name + strlen(s->name), 3, "%02x", service_id[i]);
     TAILQ_INIT(&s->relays);
     LIST_INIT(&s->removals);
+    LIST_INIT(&s->holds);
     s->again = evtimer_new(base, on_again, s);
     if (!s->again) {
         free(s);
@@ -725,10 +887,15 @@ void exec_service_free(struct exec_service *s)
 {
     struct relay *r;
     struct exec_removal *removal;
+    struct exec_hold *hold;
     if (!s)
         return;
     while ((r = TAILQ_FIRST(&s->relays)))
         relay_free(r);
+    while ((hold = LIST_FIRST(&s->holds))) {
+        LIST_REMOVE(hold, entry);
+        hold->service = NULL;
+    }
     while ((removal = LIST_FIRST(&s->removals))) {
         LIST_REMOVE(removal, entry);
         removal->service = NULL;

@@ -56,6 +56,30 @@ bool exec_service_clear(struct exec_service *s, struct call *call,
 /* May outlive the service. NULL is allowed. */
 void exec_removal_end(struct exec_removal *removal);
 
+/* While the files of a workspace are copied, or replaced as a whole. Commands that are to be
+ * started in it wait until it has ended. */
+struct exec_hold;
+
+struct exec_hold_options {
+    struct bytes workspace;
+    uint32_t workspace_flags;
+    bool freeze; /* what lives of its commands stands still; else there must be none */
+    /* May be called before exec_service_hold returns. error: 0, also when there is no such
+     * workspace; -EBUSY: commands live that were not to, or one is just being started; -EOPNOTSUPP:
+     * they cannot be made to stand still. text: may be NULL. */
+    void (*held)(void *context, int error, const char *text);
+    void *context;
+};
+
+/* *ret: to be ended in any case but an error; it is set before `held` is called. NULL: nothing is
+ * held. */
+void exec_service_hold(struct exec_service *s, const struct exec_hold_options *options,
+                       struct exec_hold **ret);
+
+/* They go on. May be called before `held` was, which then is not. May outlive the service. NULL is
+ * allowed. */
+void exec_hold_end(struct exec_hold *hold);
+
 /* Adds "exec": {"running", "started", "refused"} to object: EXECs that are open, and what became of
  * those of this service's life; "fenced" (fences_list); and what the last keeper found that
  * confines commands (confinement_status), and "egress", what its proxy has done (egress/counts.h).

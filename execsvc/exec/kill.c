@@ -427,6 +427,16 @@ void kill_set_receipt(const struct kill_set *set, struct kill_receipt *ret)
                                  .means = set->means};
 }
 
+int kill_set_freeze(struct kill_set *set, bool frozen)
+{
+    return set->cgroup ? cgroup_freeze(set->cgroup, frozen) : -EOPNOTSUPP;
+}
+
+bool kill_set_is_frozen(const struct kill_set *set)
+{
+    return set->cgroup && (cgroup_frozen(set->cgroup) || cgroup_populated(set->cgroup) == 0);
+}
+
 bool kill_set_out_of_memory(const struct kill_set *set)
 {
     return set->cgroup && cgroup_out_of_memory(set->cgroup);

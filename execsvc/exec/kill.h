@@ -83,5 +83,12 @@ struct kill_receipt {
 
 void kill_set_receipt(const struct kill_set *set, struct kill_receipt *ret);
 
+/* Stops everything in it from running, or lets it go on. It takes a moment; what is killed is
+ * killed all the same. -EOPNOTSUPP: by subreaper, where what is stopped can be told to go on by
+ * others. */
+int kill_set_freeze(struct kill_set *set, bool frozen);
+/* Nothing in it runs. */
+bool kill_set_is_frozen(const struct kill_set *set);
+
 /* Whether the kernel killed it whole for want of memory (by cgroup, with a limit). */
 bool kill_set_out_of_memory(const struct kill_set *set);

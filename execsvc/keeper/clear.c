@@ -30,8 +30,7 @@ static bool belongs(const struct clearing *x, const struct kept *c)
             bytes_equal(c->record.command.workspace, bytes_of(x->workspace, x->workspace_len)));
 }
 
-/* Or has a verdict that nobody has been told yet. */
-static bool is_alive(struct kept *c)
+bool clear_is_alive(struct kept *c)
 {
     return c->state != KEPT_ENDED || kept_is_settling(c) || !kept_look(c);
 }
@@ -41,7 +40,7 @@ static bool lives(const struct clearing *x, struct keeper *k)
     struct kept *c;
     TAILQ_FOREACH(c, &k->all, entry)
     {
-        if (belongs(x, c) && is_alive(c))
+        if (belongs(x, c) && clear_is_alive(c))
             return true;
     }
     return false;
@@ -106,7 +105,7 @@ static int kill_all(struct keeper *k, const struct clearing *x)
     struct kept *next;
     for (struct kept *c = TAILQ_FIRST(&k->all); c; c = next) {
         next = TAILQ_NEXT(c, entry);
-        if (!belongs(x, c) || !is_alive(c))
+        if (!belongs(x, c) || !clear_is_alive(c))
             continue;
         struct killer *killer = calloc(1, sizeof *killer); /* nobody asks for the receipt */
         if (!killer)

@@ -442,6 +442,8 @@ static void on_frame(void *context, struct wire_frame *frame)
         policy_set(k, p, frame->tag, &m->exec_policy_set);
     else if (m->type == WIRE_EXEC_LIFT)
         policy_lift(k, p, frame->tag, &m->exec_lift);
+    else if (m->type == WIRE_SNAPSHOT_CREATE)
+        freeze_handle(k, p, frame->tag, &m->snapshot_create);
     else if (m->type == WIRE_WORKSPACE_REMOVE)
         clear_begin(k, p, frame->tag, &m->workspace_remove);
     else if (f)
@@ -481,6 +483,7 @@ static void peer_free(struct peer *p)
         }
     }
     clear_peer_gone(k, p);
+    freeze_peer_gone(k, p);
     TAILQ_REMOVE(&k->peers, p, entry);
     table_release(&p->by_tag);
     link_free(p->link);
@@ -677,6 +680,7 @@ int keeper_new(struct event_base *base, const struct keeper_options *options, st
     TAILQ_INIT(&k->fresh);
     TAILQ_INIT(&k->peers);
     TAILQ_INIT(&k->clearings);
+    TAILQ_INIT(&k->freezes);
     k->workspaces = openat(options->root, "workspaces", O_PATH | O_DIRECTORY | O_CLOEXEC);
     int r = k->workspaces < 0 ? -errno : keeper_begin(k, options->name);
     if (r < 0) {

@@ -7,8 +7,10 @@
  * Requests name workspaces by thread ID, and have the workspace's slot in workspace_flags: it never
  * comes again, and tells the workspace from others that had this ID before. WORKSPACE_REMOVE is
  * answered when nothing of a workspace's commands lives and all of them are forgotten; its flags
- * are the slot and KEEPER_FORCE. Each command has a directory (record.h); what is there when a
- * keeper starts was kept by an earlier one. */
+ * are the slot and KEEPER_FORCE. SNAPSHOT_CREATE makes a workspace's commands stand still (flags:
+ * one of KEEPER_FREEZE, KEEPER_THAW and KEEPER_QUIET), also when they have ended and left something
+ * behind. Each command has a directory (record.h); what is there when a keeper starts was kept by
+ * an earlier one. */
 #pragma once
 
 #include <event2/event.h>
@@ -21,6 +23,12 @@
 
 /* End what lives; without, -EBUSY. Slots have 24 bits. */
 #define KEEPER_FORCE (UINT32_C(1) << 31)
+
+/* SNAPSHOT_CREATE's flags on a link: they stand still when it is answered, until THAW or the link's
+ * end, which is counted; they go on; there are none that live, else -EBUSY. */
+#define KEEPER_FREEZE UINT32_C(1)
+#define KEEPER_THAW UINT32_C(2)
+#define KEEPER_QUIET UINT32_C(4)
 
 /* EXEC's flags on a link: the command may not see all that was written before it. For as long as it
  * is known its EXEC_EXIT has coherence UNKNOWN, and otherwise SEEN. */

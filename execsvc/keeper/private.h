@@ -20,6 +20,7 @@
 
 struct kept;
 struct clearing;
+struct freeze;
 
 TAILQ_HEAD(kept_list, kept);
 TAILQ_HEAD(follower_list, follower);
@@ -62,6 +63,7 @@ struct keeper {
     bool untidy;         /* directories may be empty */
     struct event *clear; /* looks at what is to be cleared */
     TAILQ_HEAD(, clearing) clearings;
+    TAILQ_HEAD(, freeze) freezes;
     TAILQ_HEAD(, peer) peers;
     void (*idle)(void *context, bool idle);
     void *context;
@@ -197,6 +199,14 @@ void followers_begin(struct kept *c);
 /* A message within its call. It may have gone afterwards. */
 void follower_message(struct follower *f, const struct wire_message *m);
 
+/* --- freeze.c -------------------------------------------------------------------------------- */
+
+/* SNAPSHOT_CREATE on a link: keeper.h. */
+void freeze_handle(struct keeper *k, struct peer *p, uint64_t tag,
+                   const struct wire_snapshot_create *m);
+/* What stands still for it goes on. */
+void freeze_peer_gone(struct keeper *k, const struct peer *p);
+
 /* --- clear.c --------------------------------------------------------------------------------- */
 
 int clear_new(struct keeper *k);
@@ -208,6 +218,9 @@ void clear_begin(struct keeper *k, struct peer *p, uint64_t tag,
 
 /* Nobody waits for the answers any more. */
 void clear_peer_gone(struct keeper *k, const struct peer *p);
+
+/* Something of it lives, or has a verdict that nobody has been told yet. */
+bool clear_is_alive(struct kept *c);
 
 /* A command is to be started in the workspace of that slot. Ends and forgets those of earlier
  * workspaces with its thread ID, of which nobody has told that they were removed. -ESTALE: this one

@@ -6,6 +6,8 @@
 #include "server/account.h"
 #include "server/exec_gate.h"
 #include "server/lock_waits.h"
+#include "server/trees.h"
+#include "store/transfer.h"
 
 /* What a request or notice costs in memory besides its payload: its frame, its job, its call. */
 #define REQUEST_OVERHEAD (sizeof(struct wire_frame) + sizeof(struct job) + sizeof(struct call))
@@ -83,11 +85,6 @@ static void on_subscribe(struct connection *c, struct call *call, const struct w
                          m->subscribe.flags & WIRE_SUBSCRIBE_OBSERVES);
 }
 
-static void on_transfer(struct connection *c, struct call *call, const struct wire_message *m)
-{
-    call_reply_error(call, -EOPNOTSUPP, "this service has no snapshots");
-}
-
 static void on_goodbye(struct connection *c, struct call *call, const struct wire_message *m)
 {
     char text[160];
@@ -113,11 +110,6 @@ static const struct {
     {WIRE_EXEC_LIFT, on_exec_other},
     {WIRE_EXEC_POLICY_SET, on_exec_other},
     {WIRE_SUBSCRIBE, on_subscribe},
-    {WIRE_TREE_EXPORT, on_transfer},
-    {WIRE_SNAPSHOT_CREATE, on_transfer},
-    {WIRE_SNAPSHOT_LIST, on_transfer},
-    {WIRE_SNAPSHOT_REMOVE, on_transfer},
-    {WIRE_WORKSPACE_RESTORE, on_transfer},
     {WIRE_GOODBYE, on_goodbye},
 };
 
@@ -143,7 +135,8 @@ int dispatch_check(void)
         if (!opens || !(row->from & WIRE_FROM_CLIENT) || row->phase == WIRE_PHASE_HELLO ||
             row->type == WIRE_ACK) /* the session's own */
             continue;
-        if (!for_workers(row) && !loop_route(row->type)) {
+        const struct wire_message m = {.type = row->type};
+        if (!for_workers(row) && !loop_route(row->type) && !store_transfers(&m)) {
             log_error("no handler for %s", row->name);
             return -ENOSYS;
         }
@@ -172,6 +165,8 @@ static size_t request_size(const struct wire_message *m)
         return m->workspace_set.labels.len + SMALL_MESSAGE;
     if (m->type == WIRE_WORKSPACE_LIST)
         return m->workspace_list.selectors.len + SMALL_MESSAGE;
+    if (m->type == WIRE_SNAPSHOT_CREATE)
+        return m->snapshot_create.labels.len + SMALL_MESSAGE;
     if (m->type == WIRE_VISIBILITY)
         return m->visibility.rules.len;
     return SMALL_MESSAGE;
@@ -450,6 +445,8 @@ static void open_call(struct connection *c, const struct wire_row *row, struct w
         wire_frame_free(frame);
     } else if (row->type == WIRE_WORKSPACE_REMOVE) {
         remove_workspace(c, call, frame);
+    } else if (store_transfers(m)) {
+        trees_begin(connection_server(c)->trees, call, frame);
     } else if (for_workers(row)) {
         submit(c, call, frame);
     } else {

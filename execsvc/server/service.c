@@ -17,6 +17,7 @@
 #include "server/lock_waits.h"
 #include "server/park.h"
 #include "server/standing.h"
+#include "server/trees.h"
 
 /* Connections get this long to take what is queued for them when the service stops. */
 #define STOP_TIMEOUT_S 3
@@ -148,6 +149,7 @@ static void service_release(struct service *service)
     end_all(&s->parked, "the service ends");
     end_all(&s->relays, "the service ends");
     on_tear_down(-1, 0, s);
+    trees_free(s->trees); /* which hold commands, and read the store */
     exec_service_free(s->exec);
     /* After the lanes were closed, before the store: workers use it until the last job. */
     workers_free(s->workers);
@@ -403,6 +405,8 @@ static int new_parts(struct service *service)
         r = remember_leases(s);
     if (r == 0)
         r = new_exec_service(s);
+    if (r == 0)
+        r = trees_new(s, &s->trees);
     return r;
 }
 

@@ -28,12 +28,11 @@ static struct wire_workspace describe(const struct meta *meta, const char *name)
                                    .labels = bytes_of_string("{}")};
 }
 
-/* The reply WORKSPACE. */
-static int answer(struct file_session *session, const struct workspace *w, bool created,
-                  struct reply *ret)
+int workspace_answer(struct store *store, const struct workspace *w, bool created,
+                     struct reply *ret)
 {
     struct meta meta;
-    int r = workspace_describe(session->store, w->name, &meta);
+    int r = workspace_describe(store, w->name, &meta);
     if (r < 0)
         return r;
     struct wire_workspace *reply = &ret->message.workspace;
@@ -56,9 +55,7 @@ OPERATION(workspace_create)
     _cleanup_workspace_ struct workspace *w = NULL;
     bool created;
     struct failure failure;
-    const struct wire_workspace_create *q = &m->workspace_create;
-    int r =
-        workspace_create(session->store, q->thread_id, q->flags, q->policy, &w, &created, &failure);
+    int r = workspace_create(session->store, &m->workspace_create, NULL, &w, &created, &failure);
     if (r < 0) {
         explain(r, ret);
         if (r == -EINVAL)
@@ -66,7 +63,7 @@ OPERATION(workspace_create)
                            failure.text);
         return r;
     }
-    return answer(session, w, created, ret);
+    return workspace_answer(session->store, w, created, ret);
 }
 
 OPERATION(workspace_get)
@@ -77,7 +74,7 @@ OPERATION(workspace_get)
         explain(r, ret);
         return r;
     }
-    return answer(session, w, false, ret);
+    return workspace_answer(session->store, w, false, ret);
 }
 
 OPERATION(workspace_set)

@@ -10,6 +10,7 @@
 #include "store/changes.h"
 #include "store/detect.h"
 #include "store/removal.h"
+#include "store/restore.h"
 #include "store/view.h"
 
 #include <fcntl.h>
@@ -175,8 +176,8 @@ static int open_parts(struct store *store, struct failure *ret_failure)
         const char *name;
         int *fd;
     } directories[] = {
-        {"workspaces", &store->workspaces_fd},
-        {"tmp", &store->tmp_fd},
+        {"workspaces", &store->workspaces_fd}, {"snapshots", &store->snapshots_fd},
+        {"restores", &store->restores_fd},     {"tmp", &store->tmp_fd},
         {"trash", &store->trash_fd},
     };
     for (size_t i = 0; i < ARRAY_SIZE(directories); i++) {
@@ -199,6 +200,7 @@ static int open_parts(struct store *store, struct failure *ret_failure)
                            "/proc is not there; files cannot be opened without it");
     empty_leftovers(store, store->tmp_fd, "tmp");
     empty_leftovers(store, store->trash_fd, "trash");
+    restore_resume_all(store);
     return 0;
 }
 
@@ -228,12 +230,14 @@ static int open_all(const char *root, int *lock, enum watch_mode watch,
     struct store *store = calloc(1, sizeof *store);
     if (!store)
         return failure_set(ret_failure, -ENOMEM, "out of memory");
-    store->root_fd = store->workspaces_fd = store->tmp_fd = store->trash_fd = -1;
+    store->root_fd = store->workspaces_fd = store->snapshots_fd = store->restores_fd =
+        store->tmp_fd = store->trash_fd = -1;
     store->lock_fd = take_fd(lock);
     store->limits = limits ? *limits : ordinary_limits();
     (void)pthread_mutex_init(&store->lock, NULL);
     (void)pthread_cond_init(&store->writers_found, NULL);
     (void)pthread_mutex_init(&store->sessions_lock, NULL);
+    (void)pthread_mutex_init(&store->snapshots_lock, NULL);
     (void)pthread_rwlock_init(&store->names, NULL);
     (void)umask(0);
     store->root = strdup(root);
@@ -306,10 +310,13 @@ void store_close(struct store *store)
     policy_release(&store->policy);
     close_fd(&store->trash_fd);
     close_fd(&store->tmp_fd);
+    close_fd(&store->restores_fd);
+    close_fd(&store->snapshots_fd);
     close_fd(&store->workspaces_fd);
     close_fd(&store->root_fd);
     close_fd(&store->lock_fd); /* last: from now on another service may open ROOT */
     (void)pthread_rwlock_destroy(&store->names);
+    (void)pthread_mutex_destroy(&store->snapshots_lock);
     (void)pthread_mutex_destroy(&store->sessions_lock);
     (void)pthread_cond_destroy(&store->writers_found);
     (void)pthread_mutex_destroy(&store->lock);

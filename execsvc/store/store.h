@@ -5,6 +5,7 @@
  * ROOT/inodes             numbers of files that lie on other filesystems (inode_number.h)
  * ROOT/workspaces/NAME/   one workspace: tree/ is what clients see, meta.json what it is,
  *                         visibility its rules, if it has any
+ * ROOT/snapshots/ID/      a copy of one (snapshot.h); ROOT/restores/: restore.h
  * ROOT/tmp/, ROOT/trash/  workspaces being made and being removed; emptied at start
  *
  * Everything here is thread-safe and may block on the disk. Errors are negative errno; those

@@ -55,7 +55,7 @@ struct node_list {
 
 struct store {
     char *root;
-    int root_fd, workspaces_fd, tmp_fd, trash_fd, lock_fd;
+    int root_fd, workspaces_fd, snapshots_fd, restores_fd, tmp_fd, trash_fd, lock_fd;
     uint8_t service_id[16];
     struct store_limits limits;
     bool openat2_missing;
@@ -89,6 +89,9 @@ struct store {
     struct policy policy;           /* of new workspaces; likewise */
     uint64_t view_changes;          /* counts whatever may change what some session sees */
 
+    pthread_mutex_t snapshots_lock; /* the list of those that are open (snapshot.h) */
+    struct snapshot_use *snapshot_uses;
+
     pthread_mutex_t sessions_lock; /* the list, and what LOCK_CLAIM says of each session */
     struct file_session *sessions;
 };
@@ -98,6 +101,7 @@ struct workspace {
     size_t refs;
     uint32_t slot;
     bool removed;
+    bool claimed; /* by who removes or restores it: only one does */
     int tree_fd;
     dev_t device; /* of the tree's root */
     uint64_t root_ino;
@@ -120,11 +124,30 @@ struct workspace {
     atomic_uint_fast64_t unlisted, hidden; /* entries left out of listings */
 };
 
-/* policy: in JSON, over the service's; empty: the service's. -EINVAL with what is wrong; -EEXIST:
- * there is a workspace, and EXCLUSIVE or a policy was given. */
-int workspace_create(struct store *store, struct bytes thread_id, uint32_t flags,
-                     struct bytes policy, struct workspace **ret, bool *ret_created,
-                     struct failure *ret_failure);
+struct workspace_source;
+
+/* source NULL: an empty one. -EINVAL with what is wrong; -EEXIST: there is a workspace, and
+ * EXCLUSIVE, a policy or a source was given. */
+int workspace_create(struct store *store, const struct wire_workspace_create *m,
+                     const struct workspace_source *source, struct workspace **ret,
+                     bool *ret_created, struct failure *ret_failure);
+
+/* The reply WORKSPACE. */
+int workspace_answer(struct store *store, const struct workspace *w, bool created,
+                     struct reply *ret);
+
+/* Renames a directory to a name that is not there yet. -EEXIST, -ENOTEMPTY. */
+int store_rename_new(int from_fd, const char *from, int to_fd, const char *to);
+
+/* Removes a directory of tmp/ that has come to nothing, and what is in it. */
+void store_remove_built(struct store *store, const char *temporary);
+
+/* Deletes trash/NAME. */
+void store_delete_trash(struct store *store, const char *name);
+
+/* To remove it, or to replace all that is in it. False: somebody else does. */
+bool workspace_claim(struct workspace *workspace);
+void workspace_disclaim(struct workspace *workspace);
 
 /* The next slot, for good. Under store.names for writing. */
 int store_take_slot(struct store *store, uint32_t *ret);

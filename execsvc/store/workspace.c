@@ -9,6 +9,8 @@
 #include "store/path.h"
 #include "store/removal.h"
 #include "store/rules_file.h"
+#include "store/snapshot.h"
+#include "store/workspace_source.h"
 #include "store/view.h"
 
 #include <dirent.h>
@@ -225,22 +227,42 @@ int store_workspace_find(struct store *store, struct bytes key, uint32_t workspa
 
 /* --- making ---------------------------------------------------------------------- */
 
-/* Builds the workspace in tmp/, durable. */
+/* Its tree, and what stays beside it of where that is from. */
+static int build_from(struct store *store, const struct workspace_source *source, int fd,
+                      bool with_policy, struct failure *f)
+{
+    int r = 0;
+    if (source->rules_fd >= 0)
+        r = snapshot_copy_rules(source->rules_fd, fd, with_policy);
+    if (r < 0)
+        return failure_set(f, r, "cannot copy the settings that belong to the files: %s",
+                           strerror(-r));
+    return workspace_source_build(store, source, fd, f);
+}
+
+/* Builds the workspace in tmp/, durable. policy NULL: as where it is from. */
 static int build(struct store *store, const char *temporary, const struct meta *meta,
-                 const struct policy *policy)
+                 const struct policy *policy, const struct workspace_source *source,
+                 struct failure *f)
 {
     if (mkdirat(store->tmp_fd, temporary, 0700) < 0)
         return -errno;
     fault_point(FAULT_WORKSPACE_BUILDING);
     _cleanup_close_ int fd =
         openat(store->tmp_fd, temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 || mkdirat(fd, TREE_DIRECTORY, TREE_MODE) < 0)
+    if (fd < 0)
         return -errno;
-    int r = policy_file_write(fd, policy);
+    int r = 0;
+    if (source)
+        r = build_from(store, source, fd, !policy, f);
+    else if (mkdirat(fd, TREE_DIRECTORY, TREE_MODE) < 0)
+        r = -errno;
+    if (r == 0 && policy)
+        r = policy_file_write(fd, policy);
     return r < 0 ? r : meta_write(fd, meta); /* syncs fd, and so tree's name, last */
 }
 
-static void remove_built(struct store *store, const char *temporary)
+void store_remove_built(struct store *store, const char *temporary)
 {
     _cleanup_close_ int fd =
         openat(store->tmp_fd, temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -249,7 +271,7 @@ static void remove_built(struct store *store, const char *temporary)
     (void)unlinkat(store->tmp_fd, temporary, AT_REMOVEDIR);
 }
 
-static int rename_new(int from_fd, const char *from, int to_fd, const char *to)
+int store_rename_new(int from_fd, const char *from, int to_fd, const char *to)
 {
     if (renameat2(from_fd, from, to_fd, to, RENAME_NOREPLACE) == 0)
         return 0;
@@ -260,8 +282,7 @@ static int rename_new(int from_fd, const char *from, int to_fd, const char *to)
     return renameat(from_fd, from, to_fd, to) < 0 ? -errno : 0;
 }
 
-static int create_locked(struct store *store, struct bytes thread_id, const char *name,
-                         const struct policy *policy)
+static int begin_meta(struct store *store, struct bytes thread_id, struct meta *ret)
 {
     struct meta meta = {.thread_id_len = thread_id.len};
     memcpy(meta.thread_id, thread_id.data, thread_id.len);
@@ -269,24 +290,69 @@ static int create_locked(struct store *store, struct bytes thread_id, const char
     (void)clock_gettime(CLOCK_REALTIME, &now);
     meta.created_at = (struct wire_time){.sec = now.tv_sec, .nsec = (uint32_t)now.tv_nsec};
     int r = store_take_slot(store, &meta.slot);
+    if (r == 0)
+        *ret = meta;
+    return r;
+}
+
+static int give_name_locked(struct store *store, const char *temporary, const char *name)
+{
+    fault_point(FAULT_WORKSPACE_BUILT);
+    int r = store_rename_new(store->tmp_fd, temporary, store->workspaces_fd, name);
     if (r < 0)
         return r;
-    char temporary[16];
-    (void)snprintf(temporary, sizeof temporary, "%u", meta.slot);
-    r = build(store, temporary, &meta, policy);
-    if (r == 0)
-        fault_point(FAULT_WORKSPACE_BUILT);
-    if (r == 0)
-        r = rename_new(store->tmp_fd, temporary, store->workspaces_fd, name);
-    if (r < 0) {
-        remove_built(store, temporary);
-        return r;
-    }
     fault_point(FAULT_WORKSPACE_NAMED);
     if (fsync(store->workspaces_fd) < 0)
         return -errno;
     fault_point(FAULT_WORKSPACE_MADE);
     return 0;
+}
+
+static int create_locked(struct store *store, struct bytes thread_id, const char *name,
+                         const struct policy *policy)
+{
+    struct meta meta;
+    char temporary[16];
+    int r = begin_meta(store, thread_id, &meta);
+    if (r < 0)
+        return r;
+    (void)snprintf(temporary, sizeof temporary, "%u", meta.slot);
+    r = build(store, temporary, &meta, policy, NULL, NULL);
+    if (r == 0)
+        r = give_name_locked(store, temporary, name);
+    if (r < 0)
+        store_remove_built(store, temporary);
+    return r;
+}
+
+/* Like it, but for what takes long: nobody waits for that but who has asked. Two who make the same
+ * at once both build it, and the second is refused. */
+static int create_from(struct store *store, struct bytes thread_id, const char *name,
+                       const struct policy *policy, const struct workspace_source *source,
+                       struct workspace **ret, struct failure *f)
+{
+    struct meta meta;
+    char temporary[16];
+    struct workspace *there;
+    (void)pthread_rwlock_wrlock(&store->names);
+    int r = find_locked(store, name, &thread_id, &there);
+    if (r == 0)
+        workspace_unref(there);
+    r = r == 0 ? -EEXIST : r == -ENOENT ? begin_meta(store, thread_id, &meta) : r;
+    (void)pthread_rwlock_unlock(&store->names);
+    if (r < 0)
+        return r;
+    (void)snprintf(temporary, sizeof temporary, "%u", meta.slot);
+    r = build(store, temporary, &meta, policy, source, f);
+    (void)pthread_rwlock_wrlock(&store->names);
+    if (r == 0)
+        r = give_name_locked(store, temporary, name);
+    if (r == 0)
+        r = find_locked(store, name, &thread_id, ret);
+    (void)pthread_rwlock_unlock(&store->names);
+    if (r < 0)
+        store_remove_built(store, temporary);
+    return r == -ENOTEMPTY ? -EEXIST : r;
 }
 
 static int read_policy(const struct store *store, struct bytes text, struct policy *ret,
@@ -313,38 +379,43 @@ int store_set_policy(struct store *store, const char *policy, const char *from,
     return 0;
 }
 
-int workspace_create(struct store *store, struct bytes thread_id, uint32_t flags,
-                     struct bytes policy, struct workspace **ret, bool *ret_created,
-                     struct failure *ret_failure)
+int workspace_create(struct store *store, const struct wire_workspace_create *m,
+                     const struct workspace_source *source, struct workspace **ret,
+                     bool *ret_created, struct failure *ret_failure)
 {
+    const uint32_t sources = WIRE_WORKSPACE_FROM_STREAM | WIRE_WORKSPACE_FROM_SNAPSHOT |
+                             WIRE_WORKSPACE_FROM_WORKSPACE | WIRE_WORKSPACE_LIVE;
     char name[THREAD_NAME_MAX + 1];
     ret_failure->text[0] = 0;
-    const uint32_t sources =
-        WIRE_WORKSPACE_FROM_STREAM | WIRE_WORKSPACE_FROM_SNAPSHOT | WIRE_WORKSPACE_FROM_WORKSPACE;
-    if (flags & ~(WIRE_WORKSPACE_EXCLUSIVE | sources))
+    if (m->flags & ~(WIRE_WORKSPACE_EXCLUSIVE | sources))
         return -EINVAL;
-    if (flags & sources)
-        return -EOPNOTSUPP;
-    int r = thread_id_to_name(thread_id, name);
+    int r = thread_id_to_name(m->thread_id, name);
     if (r < 0)
         return r;
     _cleanup_policy_ struct policy own = {0};
-    r = read_policy(store, policy, &own, ret_failure);
+    r = read_policy(store, m->policy, &own, ret_failure);
     if (r < 0)
         return r;
     _cleanup_workspace_ struct workspace *workspace = NULL;
     bool created = false;
-    (void)pthread_rwlock_wrlock(&store->names);
-    r = find_locked(store, name, &thread_id, &workspace);
-    if (r == 0 && ((flags & WIRE_WORKSPACE_EXCLUSIVE) || policy.len > 0)) {
-        r = -EEXIST;
-    } else if (r == -ENOENT) {
-        r = create_locked(store, thread_id, name, &own);
-        if (r == 0)
-            r = find_locked(store, name, &thread_id, &workspace);
+    if (source) {
+        bool inherits = source->rules_fd >= 0 && m->policy.len == 0;
+        r = create_from(store, m->thread_id, name, inherits ? NULL : &own, source, &workspace,
+                        ret_failure);
         created = r == 0;
+    } else {
+        (void)pthread_rwlock_wrlock(&store->names);
+        r = find_locked(store, name, &m->thread_id, &workspace);
+        if (r == 0 && ((m->flags & WIRE_WORKSPACE_EXCLUSIVE) || m->policy.len > 0)) {
+            r = -EEXIST;
+        } else if (r == -ENOENT) {
+            r = create_locked(store, m->thread_id, name, &own);
+            if (r == 0)
+                r = find_locked(store, name, &m->thread_id, &workspace);
+            created = r == 0;
+        }
+        (void)pthread_rwlock_unlock(&store->names);
     }
-    (void)pthread_rwlock_unlock(&store->names);
     if (r < 0)
         return r;
     *ret = take_ptr(workspace);
@@ -353,6 +424,22 @@ int workspace_create(struct store *store, struct bytes thread_id, uint32_t flags
 }
 
 /* --- removing -------------------------------------------------------------------- */
+
+bool workspace_claim(struct workspace *workspace)
+{
+    store_lock(workspace->store);
+    bool claimed = !workspace->claimed;
+    workspace->claimed = true;
+    store_unlock(workspace->store);
+    return claimed;
+}
+
+void workspace_disclaim(struct workspace *workspace)
+{
+    store_lock(workspace->store);
+    workspace->claimed = false;
+    store_unlock(workspace->store);
+}
 
 /* From now on every request on the workspace is answered ESTALE. */
 static void mark_removed(struct workspace *workspace)
@@ -365,7 +452,7 @@ static void mark_removed(struct workspace *workspace)
 }
 
 /* Deletes trash/NAME. */
-static void delete_trash(struct store *store, const char *name)
+void store_delete_trash(struct store *store, const char *name)
 {
     _cleanup_close_ int fd =
         openat(store->trash_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -387,9 +474,13 @@ int workspace_remove(struct store *store, struct bytes key, uint32_t flags)
     _cleanup_workspace_ struct workspace *workspace = NULL;
     (void)pthread_rwlock_wrlock(&store->names);
     r = find_locked(store, name, id, &workspace);
+    if (r == 0 && !workspace_claim(workspace))
+        r = -EBUSY;
     if (r == 0) {
         (void)snprintf(trash_name, sizeof trash_name, "%u", workspace->slot);
-        r = rename_new(store->workspaces_fd, name, store->trash_fd, trash_name);
+        r = store_rename_new(store->workspaces_fd, name, store->trash_fd, trash_name);
+        if (r < 0)
+            workspace_disclaim(workspace);
     }
     if (r == 0) {
         mark_removed(workspace);
@@ -401,7 +492,7 @@ int workspace_remove(struct store *store, struct bytes key, uint32_t flags)
         return r;
     /* Descriptors kept for the workspace's directories would keep them from going. */
     grip_trim(store, 0);
-    delete_trash(store, trash_name);
+    store_delete_trash(store, trash_name);
     return 0;
 }
 
