@@ -79,8 +79,10 @@ int exchange_begin_request(struct exchange *x, struct failure *f)
     struct route_match match;
     char allow[ROUTE_ALLOW_MAX];
     const char *at = path_of(x->request->target);
-    if (!at)
+    if (!at) {
+        exchange_close(x); /* CONNECT, or what somebody else may take for another target */
         return failure_set(f, -EINVAL, "the request's target has no path");
+    }
     size_t len = strcspn(at, "?");
     _cleanup_free_ char *path = strndup(at, len);
     if (!path)

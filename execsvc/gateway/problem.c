@@ -31,6 +31,7 @@ static const struct problem_kind kinds[] = {
     {-ESRCH, 409, false},
     {-EBUSY, 409, true},
     {-ETXTBSY, 409, true},
+    {-EREMCHG, 412, false}, /* another revision than If-Match has */
     {-EMSGSIZE, 413, false},
     {-EFBIG, 413, false},
     /* this service */

@@ -3,11 +3,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "gateway/counters.h"
+
 static const struct route routes[] = {
 #define ROUTE(METHOD, pattern, handler, flags) {#METHOD, pattern, handler, flags},
 #include "gateway/routes.def"
 #undef ROUTE
 };
+
+_Static_assert(ARRAY_SIZE(routes) < COUNTERS_ROUTES, "each has its counters");
 
 size_t route_count(void)
 {
