@@ -189,7 +189,7 @@ def test_files_beside_the_root_are_read_again(harness):
 
 # server/errand.h
 ERRAND, SOCKET = struct.Struct("<IIi"), 3
-KEEPER, ACCESS_FILE, AUDIT_LOG, ANSWER = 3, 4, 5, 6
+KEEPER, ACCESS_FILE, AUDIT_LOG, GATEWAY, ANSWER = 3, 4, 5, 6, 7
 
 
 def asked(thread, kind, text=b""):
@@ -215,6 +215,8 @@ def test_what_the_starter_does_for_a_taken_service(harness):
         assert asked(thread, ACCESS_FILE, b"/etc/shadow") == ("ENOENT", "No such file or directory")
         assert asked(thread, AUDIT_LOG, b"/etc/cron.d/x") == ("ENOENT", "No such file or directory")
         assert asked(thread, 99) == ("EINVAL", "")
+        # A stream to the gateway, which is nobody's: what it says there is told to no service.
+        assert asked(thread, GATEWAY, b"0" * 32) == ("", "")
         # Cut, without an end, too long: not answered, and not the starter's end.
         for message in (b"\3", ERRAND.pack(KEEPER, 1, 0), ERRAND.pack(KEEPER, 1, 0) + b"x", b"\3" * 8000):
             assert thread.call("sendto", SOCKET, message, len(message)) == len(message)
