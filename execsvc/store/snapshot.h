@@ -10,7 +10,7 @@
 
 #include "store/store_private.h"
 #include "store/transfer.h"
-#include "store/tree_send.h"
+#include "store/tree_copy.h"
 
 /* Snapshots in one page, and list bytes: what a SNAPSHOTS message can carry. */
 #define SNAPSHOT_PAGE_MAX 1024

@@ -1,52 +1,14 @@
 #include "store/tree_send.h"
 
 #include "base/file.h"
-#include "store/grip.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/xattr.h>
 
 /* All names of one file's attributes: what the kernel gives. */
 #define NAMES_MAX 65536
-
-/* --- lists ---------------------------------------------------------------------------- */
-
-int tree_batch_flush(struct tree_batch *b)
-{
-    if (b->count == 0)
-        return 0;
-    const struct wire_list items = wire_list_of(&b->list, b->count);
-    int r = b->sink.part(b->sink.context, &items);
-    b->list.len = 0;
-    b->count = 0;
-    return r;
-}
-
-int tree_batch_add(struct tree_batch *b, const struct wire_tree_item *item)
-{
-    const struct wire_message m = {.type = WIRE_TREE_ITEM, .tree_item = *item};
-    b->element.len = 0;
-    int r = wire_encode(&b->element, &m);
-    if (r < 0)
-        return r;
-    if (b->list.len + sizeof(uint32_t) + b->element.len > WIRE_TREE_PART_MAX ||
-        b->count == WIRE_TREE_ITEMS_MAX) {
-        r = tree_batch_flush(b);
-        if (r < 0)
-            return r;
-    }
-    r = wire_list_append(&b->list, buffer_view(&b->element));
-    b->count += r == 0;
-    return r;
-}
-
-void tree_batch_release(struct tree_batch *b)
-{
-    buffer_release(&b->list);
-    buffer_release(&b->element);
-}
-#define _cleanup_tree_batch_ _cleanup_(tree_batch_release)
 
 bool tree_hides(const struct visibility_view *view, struct bytes path, bool directory)
 {
@@ -91,12 +53,11 @@ static bool is_sent(const char *name, bool own)
                    strcmp(name, "security.capability") == 0);
 }
 
-/* Calls `each` for the extended attributes of an entry that was just told. */
-static int for_xattrs(int fd, bool own,
-                      int (*each)(void *context, const struct wire_tree_item *item), void *context)
+int tree_xattrs(int fd, bool own, int (*each)(void *context, const struct wire_tree_item *item),
+                void *context)
 {
-    char path[GRIP_PATH_SIZE];
-    (void)grip_path(fd, path);
+    char path[32];
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd); /* it may be O_PATH */
     ssize_t size = listxattr(path, NULL, 0);
     if (size <= 0)
         return 0; /* there are none, or the filesystem knows none */
@@ -124,11 +85,6 @@ static int for_xattrs(int fd, bool own,
 
 /* --- sending ---------------------------------------------------------------------------- */
 
-static bool cancelled(const struct tree_stop *stop)
-{
-    return stop && stop->cancelled && stop->cancelled(stop->context);
-}
-
 static int batch_each(void *context, const struct wire_tree_item *item)
 {
     return tree_batch_add(context, item);
@@ -141,7 +97,7 @@ static int send_extent(int fd, uint64_t at, uint64_t end, uint8_t *buffer, struc
     while (at < end) {
         size_t size = end - at < WIRE_TREE_VALUE_MAX ? (size_t)(end - at) : WIRE_TREE_VALUE_MAX;
         size_t got;
-        if (cancelled(stop))
+        if (tree_stopped(stop))
             return -ECANCELED;
         int r = file_read_at(fd, buffer, size, at, &got);
         if (r < 0 || got == 0)
@@ -195,9 +151,9 @@ int tree_send(int root_fd, const struct tree_reader_options *options, bool own,
     while ((r = tree_reader_next(reader, &item, &fd, ret_failure)) == 1) {
         counts.entries++;
         counts.size += item.size;
-        r = cancelled(stop) ? -ECANCELED : tree_batch_add(&batch, &item);
+        r = tree_stopped(stop) ? -ECANCELED : tree_batch_add(&batch, &item);
         if (r == 0 && fd >= 0)
-            r = for_xattrs(fd, own, batch_each, &batch);
+            r = tree_xattrs(fd, own, batch_each, &batch);
         if (r == 0 && item.kind == WIRE_ITEM_FILE && item.size > 0)
             r = send_data(fd, item.size, buffer, &batch, stop);
         if (r < 0)
@@ -210,43 +166,4 @@ int tree_send(int root_fd, const struct tree_reader_options *options, bool own,
         return failure_set(ret_failure, r, "%s", strerror(-r));
     *ret = counts;
     return 0;
-}
-
-/* --- copying ---------------------------------------------------------------------------- */
-
-struct copying {
-    struct tree_writer *writer;
-    struct failure *failure;
-};
-
-static int copy_each(void *context, const struct wire_tree_item *item)
-{
-    const struct copying *x = context;
-    return tree_writer_add(x->writer, item, x->failure);
-}
-
-int tree_copy(int root_fd, const struct tree_reader_options *options, struct tree_writer *w,
-              const struct tree_stop *stop, struct failure *ret_failure)
-{
-    _cleanup_tree_reader_ struct tree_reader *reader = NULL;
-    struct copying each = {.writer = w, .failure = ret_failure};
-    struct wire_tree_item item;
-    int fd;
-    int r = tree_reader_new(root_fd, options, &reader);
-    if (r < 0)
-        return failure_set(ret_failure, r, "out of memory");
-    while ((r = tree_reader_next(reader, &item, &fd, ret_failure)) == 1) {
-        if (cancelled(stop))
-            return failure_set(ret_failure, -ECANCELED, "it is not wanted any more");
-        if (item.kind == WIRE_ITEM_FILE)
-            r = tree_writer_add_copy(w, &item, fd, stop ? stop->cancelled : NULL,
-                                     stop ? stop->context : NULL, ret_failure);
-        else
-            r = tree_writer_add(w, &item, ret_failure);
-        if (r == 0 && fd >= 0)
-            r = for_xattrs(fd, true, copy_each, &each);
-        if (r < 0)
-            return r;
-    }
-    return r;
 }

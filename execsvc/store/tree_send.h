@@ -3,32 +3,23 @@
 #pragma once
 
 #include "store/tree_reader.h"
-#include "store/tree_writer.h"
-
-/* Where the items of a tree go. */
-struct tree_sink {
-    /* Elements that are whole, of at most WIRE_TREE_PART_MAX bytes and WIRE_TREE_ITEMS_MAX. May
-     * block. A negative errno ends it all. */
-    int (*part)(void *context, const struct wire_list *items);
-    void *context;
-};
+#include "wire/tree_batch.h"
 
 /* Whether it is still wanted; asked often. May be NULL: it is. */
 struct tree_stop {
     bool (*cancelled)(void *context);
     void *context;
 };
+static inline bool tree_stopped(const struct tree_stop *stop)
+{
+    return stop && stop->cancelled && stop->cancelled(stop->context);
+}
 
-/* Items on their way into a list. {0} but for the sink. */
-struct tree_batch {
-    struct tree_sink sink;
-    struct buffer list;
-    struct buffer element;
-    uint32_t count;
+struct tree_counts {
+    uint64_t entries;
+    uint64_t size; /* of the files */
+    bool shared;   /* all that they hold is shared with what they were copied from */
 };
-int tree_batch_add(struct tree_batch *b, const struct wire_tree_item *item);
-int tree_batch_flush(struct tree_batch *b);
-void tree_batch_release(struct tree_batch *b);
 
 /* own: with extended attributes of any name. *ret: what has been sent. Errors of the sink,
  * -ECANCELED, and those of tree_reader_next. */
@@ -36,9 +27,9 @@ int tree_send(int root_fd, const struct tree_reader_options *options, bool own,
               const struct tree_sink *sink, const struct tree_stop *stop, struct tree_counts *ret,
               struct failure *ret_failure);
 
-/* Copies a tree to where w writes, which has the option own; w is not finished. */
-int tree_copy(int root_fd, const struct tree_reader_options *options, struct tree_writer *w,
-              const struct tree_stop *stop, struct failure *ret_failure);
+/* Calls `each` for the extended attributes of an entry, as items. */
+int tree_xattrs(int fd, bool own, int (*each)(void *context, const struct wire_tree_item *item),
+                void *context);
 
 /* Whether the view hides what is at this path, or something above it. NULL: nothing is. */
 bool tree_hides(const struct visibility_view *view, struct bytes path, bool directory);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "base/failure.h"
+#include "store/tree_send.h"
 #include "visibility/visibility.h"
 #include "wire/wire.h"
 
@@ -23,12 +24,6 @@
 /* So much is written between two looks at how much is left. */
 #define TREE_LOOK_BYTES ((uint64_t)64 << 20)
 #define TREE_LOOK_ENTRIES 4096
-
-struct tree_counts {
-    uint64_t entries;
-    uint64_t size; /* of the files */
-    bool shared;   /* all that they hold is shared with what they were copied from */
-};
 
 struct tree_writer_options {
     /* The items were made here, of a workspace: owners, set-user-ID bits, the root's attributes and

@@ -1,5 +1,6 @@
 #include "store/workspace_source.h"
 
+#include "store/tree_copy.h"
 #include "store/tree_file.h"
 
 #include <fcntl.h>
