@@ -34,7 +34,11 @@ static void check_same(const struct http_request *a, const struct http_request *
 {
     check(strcmp(a->method, b->method) == 0 && strcmp(a->path, b->path) == 0);
     check(a->http_1_1 == b->http_1_1 && a->body == b->body && a->upgrade == b->upgrade &&
-          a->upgrade_berth == b->upgrade_berth);
+          a->upgrade_berth == b->upgrade_berth && a->chunked == b->chunked &&
+          a->length == b->length && a->keep_alive == b->keep_alive &&
+          a->expects_continue == b->expects_continue);
+    check(strcmp(a->target, b->target) == 0);
+    check(!a->chunked || (a->body && a->length == 0 && a->http_1_1));
     check(bytes_equal(a->authorization, b->authorization));
     check(!a->upgrade_berth || a->upgrade);
     check(!a->upgrade || a->http_1_1);

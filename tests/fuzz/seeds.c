@@ -216,6 +216,8 @@ static void corpus(const char *dir)
     };
     for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
         write_seed(dir, "fuzz_http", "request", (uint8_t)(16 * i), bytes_of_string(requests[i]));
+    write_seed(dir, "fuzz_http_body", "chunks", 7,
+               bytes_of_string("5;a=b\r\nabcde\r\n00f\r\n0123456789abcde\r\n0\r\nX: a\r\n\r\nGET"));
     static const char *const proxied[] = {
         "CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\nearly",
         "GET http://example.org:81/a?b HTTP/1.1\r\nHost: x\r\nConnection: a, b\r\nb: 1\r\n\r\n",
