@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "gateway/archives.h"
 #include "gateway/documents.h"
 #include "gateway/routes.h"
 
@@ -173,7 +174,8 @@ static int source_of(const json_t *body, struct wire_workspace_create *c, struct
     return r;
 }
 
-static int create_from(struct exchange *x, const json_t *body, struct failure *f)
+/* archive: the request's body is one. */
+static int create_from(struct exchange *x, const json_t *body, bool archive, struct failure *f)
 {
     static const char *const names[] = {"id",     "labels", "ttl",       "idle_ttl",
                                         "policy", "source", "exclusive", NULL};
@@ -210,19 +212,56 @@ static int create_from(struct exchange *x, const json_t *body, struct failure *f
     c->thread_id = bytes_of_string(id);
     c->labels = bytes_of_string(labels);
     c->policy = bytes_of_string(policy);
-    r = call(x, &m, &frame, f);
+    c->flags |= archive ? WIRE_WORKSPACE_FROM_STREAM : 0;
+    r = archive ? archives_import(x, &m, &frame, f) : call(x, &m, &frame, f);
     if (r < 0)
         return r;
     return reply_workspace(x, frame->message.workspace.created ? 201 : 200, frame, NULL);
 }
 
+/* What else than the body has to say, which is an archive: the query. */
+static json_t *query_document(struct exchange *x)
+{
+    static const char *const numbers[] = {"ttl", "idle_ttl"};
+    json_t *all = json_object(), *labels = json_object();
+    const char *value;
+    if (exchange_query(x, "id"))
+        (void)json_object_set_new(all, "id",
+                                  document_of_bytes(bytes_of_string(exchange_query(x, "id"))));
+    for (size_t i = 0; i < ARRAY_SIZE(numbers); i++)
+        if ((value = exchange_query(x, numbers[i])))
+            (void)json_object_set_new(all, numbers[i], json_loads(value, JSON_DECODE_ANY, NULL));
+    if ((value = exchange_query(x, "exclusive")))
+        (void)json_object_set_new(all, "exclusive", json_boolean(strcmp(value, "1") == 0));
+    for (size_t n = 0; (value = exchange_query_nth(x, "label", n)); n++) {
+        size_t len = strcspn(value, "=");
+        _cleanup_free_ char *key = strndup(value, len);
+        if (key)
+            (void)json_object_set_new(labels, key, json_string(value[len] ? value + len + 1 : ""));
+    }
+    (void)json_object_set_new(all, "labels", labels);
+    return all;
+}
+
+static int create_from_archive(struct exchange *x, struct failure *f)
+{
+    json_t *document = query_document(x);
+    if (!document)
+        return failure_set(f, -ENOMEM, "out of memory");
+    int r = create_from(x, document, true, f);
+    json_decref(document);
+    return r;
+}
+
 int workspaces_create(struct exchange *x, struct failure *f)
 {
     json_t *body;
+    if (archives_is_one(x))
+        return create_from_archive(x, f);
     int r = exchange_read_json(x, BODY_MAX, &body, f);
     if (r < 0)
         return r;
-    r = create_from(x, body, f);
+    r = create_from(x, body, false, f);
     json_decref(body);
     return r;
 }
