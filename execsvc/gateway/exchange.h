@@ -93,7 +93,7 @@ int exchange_add_field(struct exchange *x, const char *name, const char *format,
 int exchange_begin(struct exchange *x, int status, const char *type, uint64_t size);
 
 /* Content, which is sent when enough is there; waits while the client does not read. Nothing is
- * sent for HEAD. -ECONNABORTED: it has gone, or does not read for EXCHANGE_TIMEOUT_S. */
+ * sent for HEAD. -ECONNABORTED: it has gone, or does not read for CONVERSATION_STALL_S. */
 int exchange_write(struct exchange *x, const void *data, size_t len);
 
 /* Sends what is there. */
