@@ -63,7 +63,7 @@ int pack_new(enum pack_compression compression, const struct pack_sink *sink, st
     p->archive = archive_write_new();
     p->entry = archive_entry_new();
     if (!p->archive || !p->entry ||
-        archive_write_set_format_pax_restricted(p->archive) != ARCHIVE_OK ||
+        archive_write_set_format_pax(p->archive) != ARCHIVE_OK ||
         add_filter(p->archive, compression) != ARCHIVE_OK ||
         /* Names are bytes. */
         archive_write_set_options(p->archive, "hdrcharset=BINARY") != ARCHIVE_OK ||

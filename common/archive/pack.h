@@ -1,4 +1,4 @@
-/* TREE_ITEMs to an archive: tar (pax where a header cannot say it), plain or compressed. Holes
+/* TREE_ITEMs to an archive: tar (pax, for times to the nanosecond), plain or compressed. Holes
  * become zeros. Blocks while its bytes are written. */
 #pragma once
 

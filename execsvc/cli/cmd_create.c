@@ -4,6 +4,7 @@
 #include "base/buffer.h"
 #include "base/cleanup.h"
 #include "cli/cli.h"
+#include "cli/create_source.h"
 #include "cli/policy_text.h"
 #include "cli/workspace_id.h"
 
@@ -17,6 +18,15 @@ const char create_usage[] =
     "others each other byte becomes %XX, and long ones are shortened.\n"
     "\n"
     "  -x, --exclusive    fail if the workspace exists\n"
+    "      --from FILE    with the files of a tar archive, plain or compressed (gzip, zstd); - is\n"
+    "                     standard input. It is there when all of it is, or not at all\n"
+    "      --snapshot S   with the files of a snapshot\n"
+    "      --fork ID      with the files of another workspace, its policy and visibility rules\n"
+    "      --live         with --fork: its commands go on meanwhile\n"
+    "      --worktree REPOSITORY[@REF]\n"
+    "                     with a git repository of its own: what a local one has committed at REF\n"
+    "                     (HEAD), on that branch if it is one; it can be fetched from by its "
+    "mount\n"
     "  -p, --policy FILE  what its commands may do, in JSON (berth-policy(5)); what FILE leaves "
     "out\n"
     "                     is as the service has it. Only for new ones: fails if it exists\n"
@@ -26,9 +36,18 @@ const char create_usage[] =
     "  berth create 'team/42: the bug'       prints: team%2F42%3A%20the%20bug\n"
     "  berth create -x \"$id\" || echo taken\n"
     "  echo '{\"network\": \"host\"}' | berth create --policy - demo\n"
+    "  berth create --worktree ~/src/app@main fix-the-bug\n"
+    "  git archive HEAD | berth create --from - demo\n"
     "  berth create -- -strange              an ID that begins with '-'\n";
 
+enum { OPTION_FROM = 256, OPTION_SNAPSHOT, OPTION_FORK, OPTION_LIVE, OPTION_WORKTREE };
+
 static const struct option options[] = {
+    {"from", required_argument, NULL, OPTION_FROM},
+    {"snapshot", required_argument, NULL, OPTION_SNAPSHOT},
+    {"fork", required_argument, NULL, OPTION_FORK},
+    {"live", no_argument, NULL, OPTION_LIVE},
+    {"worktree", required_argument, NULL, OPTION_WORKTREE},
     {"exclusive", no_argument, NULL, 'x'},
     {"policy", required_argument, NULL, 'p'},
     {"help", no_argument, NULL, 'h'},
@@ -64,7 +83,8 @@ static int create_one(const struct cli *cli, struct client *client, const char *
 int cmd_create(struct cli *cli, int argc, char **argv)
 {
     bool exclusive = false;
-    const char *file = NULL;
+    const char *file = NULL, *error;
+    struct create_source source = {0};
     _cleanup_buffer_ struct buffer policy = {0};
     int option;
     opterr = 0;
@@ -73,6 +93,16 @@ int cmd_create(struct cli *cli, int argc, char **argv)
             exclusive = true;
         else if (option == 'p')
             file = optarg;
+        else if (option == OPTION_FROM)
+            source.from = optarg;
+        else if (option == OPTION_SNAPSHOT)
+            source.snapshot = optarg;
+        else if (option == OPTION_FORK)
+            source.fork = optarg;
+        else if (option == OPTION_LIVE)
+            source.live = true;
+        else if (option == OPTION_WORKTREE)
+            source.worktree = optarg;
         else if (option == 'h')
             return cli_show_help(cli);
         else
@@ -82,8 +112,19 @@ int cmd_create(struct cli *cli, int argc, char **argv)
         return cli_usage_error(cli, "which thread ID?");
     if (!workspace_ids_check(cli, argv + optind, THREAD_ID_MAX))
         return CLI_USAGE;
+    bool filled = create_source_given(&source, &error);
+    if (error)
+        return cli_usage_error(cli, "%s", error);
+    if (filled && argv[optind + 1])
+        return cli_usage_error(cli, "one workspace at a time is filled");
     if (file && policy_text_read(cli, file, &policy) < 0)
         return CLI_USAGE;
+    if (filled) {
+        const struct wire_workspace_create create = {
+            .flags = exclusive ? WIRE_WORKSPACE_EXCLUSIVE : 0, .policy = buffer_view(&policy)};
+        int r = create_source_run(cli, &source, argv[optind], &create);
+        return cli_finish_output(cli, r < 0 ? CLI_FAILED : CLI_OK);
+    }
     _cleanup_client_ struct client *client = NULL;
     if (cli_connect(cli, &client) < 0)
         return CLI_FAILED;

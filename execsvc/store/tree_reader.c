@@ -82,7 +82,7 @@ void tree_reader_free(struct tree_reader *r)
 
 static int fail(const struct tree_reader *r, int error, struct failure *f)
 {
-    char path[512];
+    char path[160]; /* the reason is to be seen, too */
     (void)log_escape(r->path, r->path_len, path, sizeof path);
     if (error == -ENAMETOOLONG)
         return failure_set(f, error, "%s: it lies deeper than a path can say", path);

@@ -78,7 +78,7 @@ void tree_writer_free(struct tree_writer *w)
 
 static int fail(const struct tree_writer *w, int error, const char *why, struct failure *f)
 {
-    char path[512];
+    char path[160]; /* the reason is to be seen, too */
     (void)log_escape(w->path, w->path_len, path, sizeof path);
     return failure_set(f, error, "%s: %s", w->path_len ? path : "the root", why);
 }

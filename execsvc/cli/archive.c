@@ -1,0 +1,156 @@
+/* In berth-network, which has libarchive behind it. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "archive/pack.h"
+#include "archive/unpack.h"
+#include "base/file.h"
+#include "cli/tree_call.h"
+
+#define READ_SIZE 65536
+
+/* --- up ----------------------------------------------------------------------------------- */
+
+struct upload {
+    struct tree_call *call;
+    struct progress progress;
+    uint64_t bytes;
+    int fd;
+    uint8_t data[READ_SIZE];
+};
+
+static ssize_t read_archive(void *context, const void **ret)
+{
+    struct upload *u = context;
+    size_t len;
+    *ret = u->data;
+    int r = file_read_up_to(u->fd, u->data, sizeof u->data, &len);
+    if (r < 0)
+        return r;
+    u->bytes += len;
+    progress_show(&u->progress, u->bytes, 0);
+    return (ssize_t)len;
+}
+
+static int upload_part(void *context, const struct wire_list *items)
+{
+    const struct upload *u = context;
+    return tree_call_part(u->call, items);
+}
+
+int archive_upload(struct cli *cli, const char *id, const char *file, struct tree_call *call)
+{
+    _cleanup_free_ struct upload *u = calloc(1, sizeof *u);
+    _cleanup_close_ int opened = -1;
+    struct unpack_counts counts;
+    struct failure failure = {0};
+    if (!u) {
+        cli_error(cli, "out of memory");
+        return -ENOMEM;
+    }
+    bool standard = strcmp(file, "-") == 0;
+    opened = standard ? -1 : open(file, O_RDONLY | O_CLOEXEC);
+    if (!standard && opened < 0) {
+        int r = -errno;
+        cli_error(cli, "%s: %s", file, strerror(-r));
+        return r;
+    }
+    u->call = call;
+    u->fd = standard ? STDIN_FILENO : opened;
+    u->progress.what = id;
+    const struct unpack_source source = {.read = read_archive, .context = u};
+    const struct tree_sink sink = {.part = upload_part, .context = u};
+    int r = unpack_run(&source, &sink, &counts, &failure);
+    progress_end(&u->progress);
+    if (r == 0)
+        r = tree_call_end_items(call);
+    else if (r != -ECANCELED) /* the service says why it takes no more */
+        cli_error(cli, "%s: %s", standard ? "standard input" : file, failure.text);
+    if (r == 0 && counts.skipped > 0)
+        cli_error(cli, "%s: %llu devices or sockets were left out", file,
+                  (unsigned long long)counts.skipped);
+    return r == -ECANCELED ? 0 : r;
+}
+
+/* --- down --------------------------------------------------------------------------------- */
+
+static int write_archive(void *context, const void *data, size_t len)
+{
+    const int *fd = context;
+    return file_write_all(*fd, data, len);
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t a = strlen(text), b = strlen(end);
+    return a >= b && strcmp(text + a - b, end) == 0;
+}
+
+static enum pack_compression choose(const char *file, const char *compression)
+{
+    if (compression)
+        return strcmp(compression, "zstd") == 0   ? PACK_ZSTD
+               : strcmp(compression, "gzip") == 0 ? PACK_GZIP
+                                                  : PACK_PLAIN;
+    if (file && (ends_with(file, ".zst") || ends_with(file, ".tzst")))
+        return PACK_ZSTD;
+    return file && (ends_with(file, ".gz") || ends_with(file, ".tgz")) ? PACK_GZIP : PACK_PLAIN;
+}
+
+static int pack_all(const char *id, struct tree_call *call, struct pack *pack, struct failure *f)
+{
+    struct progress progress = {.what = id};
+    struct pack_counts counts;
+    struct wire_list items;
+    uint64_t total;
+    int r;
+    while ((r = tree_call_next(call, &items, &total)) == 1) {
+        r = pack_list(pack, &items, f);
+        if (r < 0)
+            break;
+        progress_show(&progress, pack_counts(pack).size, total);
+    }
+    progress_end(&progress);
+    return r < 0 ? r : pack_finish(pack, &counts, f);
+}
+
+int archive_download(struct cli *cli, const char *id, const char *file, const char *compression,
+                     struct tree_call *call)
+{
+    _cleanup_free_ char *temporary = NULL;
+    _cleanup_close_ int fd = -1;
+    _cleanup_pack_ struct pack *pack = NULL;
+    struct failure failure = {0};
+    struct wire_frame *reply;
+    bool standard = !file || strcmp(file, "-") == 0;
+    if (!standard && asprintf(&temporary, "%s.part-%d", file, (int)getpid()) < 0)
+        temporary = NULL;
+    if (standard)
+        fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+    else if (temporary)
+        fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int r = fd < 0 ? -errno : 0;
+    const struct pack_sink sink = {.write = write_archive, .context = &fd};
+    if (r == 0)
+        r = pack_new(choose(standard ? NULL : file, compression), &sink, &pack);
+    if (r < 0) {
+        cli_error(cli, "%s: %s", standard ? "standard output" : file, strerror(-r));
+        tree_call_drop(call);
+    } else {
+        r = pack_all(id, call, pack, &failure);
+        /* What was received before the service failed is no archive of it. */
+        int answer = tree_call_finish(call, &reply, r < 0 ? &(struct failure){0} : &failure);
+        if (answer == 0)
+            wire_frame_free(reply);
+        r = r < 0 ? r : answer;
+        if (r == 0 && !standard && (fsync(fd) < 0 || rename(temporary, file) < 0))
+            r = failure_set(&failure, -errno, "%s: %s", file, strerror(errno));
+        if (r < 0)
+            cli_error(cli, "%s: %s", id, failure.text[0] ? failure.text : strerror(-r));
+    }
+    if (r < 0 && temporary)
+        (void)unlink(temporary);
+    return r;
+}

@@ -1,0 +1,235 @@
+"""Archives on the command line, forks and git worktrees: berth create --from, import, export, snapshot."""
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import tarfile
+
+import pytest
+
+from lib.trees import NOTHING, fill, left_over, on_disk, tree_of, wait_for_nothing
+
+
+@pytest.fixture
+def service(harness):
+    return harness.start_service()
+
+
+@pytest.fixture
+def berth(harness, service):
+    def run(*words, ok=True, **keywords):
+        done = harness.run_berth(*words, service=service, **keywords)
+        assert (done.returncode == 0) == ok, done.stderr
+        return done
+    return run
+
+
+@pytest.fixture
+def source(tmp_path):
+    top = tmp_path / "source"
+    top.mkdir()
+    fill(top)
+    (top / "ünïcode ☃").write_bytes(b"x")
+    long = top / ("long" * 40) / ("name" * 50)
+    long.mkdir(parents=True)
+    (long / ("f" * 255)).write_bytes(b"deep and long")
+    return top
+
+
+def tar(*words, **keywords):
+    return subprocess.run(["tar", *words], check=True, timeout=60, capture_output=True, **keywords).stdout
+
+
+def unpacked(harness, archive, name):
+    top = harness.new_path(name)
+    top.mkdir()
+    tar("-C", top, "-xpf", archive, "--xattrs", "--xattrs-include=user.*")
+    return on_disk(top)
+
+
+def test_there_and_back(harness, berth, service, source):
+    """What tar packs and unpacks is what it was before, by file and by pipe, plain and compressed."""
+    plain, small = harness.new_path("a.tar"), harness.new_path("a.tar.gz")
+    tar("-C", source, "-cf", plain, "--sparse", "--xattrs", "--format=posix", ".")
+    small.write_bytes(gzip.compress(plain.read_bytes(), 1))
+    subprocess.run(["zstd", "-q", plain], check=True, timeout=60)
+    expected = on_disk(source)
+    assert berth("create", "--from", plain, "plain").stdout == "plain\n"
+    assert berth("import", "zipped", small).stdout == "zipped\n"
+    with open(f"{plain}.zst", "rb") as stream:
+        berth("create", "--from", "-", "zstd", stdin=stream)
+    for name in ("plain", "zipped", "zstd"):
+        assert on_disk(tree_of(service, name)) == expected, name
+    for name in ("b.tar", "b.tar.zst", "b.tgz"):
+        archive = harness.new_path(name)
+        berth("export", "plain", archive)
+        assert unpacked(harness, archive, name + ".unpacked") == expected, name
+        assert name == "b.tar" or archive.stat().st_size < 1 << 20
+    archive = harness.new_path("c.tar")
+    archive.write_bytes(berth("export", "-z", "none", "plain", text=False).stdout)
+    assert unpacked(harness, archive, "c") == expected
+    assert left_over(service) == NOTHING
+
+
+@pytest.mark.parametrize("form", ["gnu", "ustar", "v7"])
+def test_other_kinds_of_tar(harness, berth, service, tmp_path, form):
+    top = tmp_path / "top"
+    (top / "d").mkdir(parents=True)
+    (top / "d/f").write_bytes(b"x" * 1000)
+    (top / "l").symlink_to("d/f")
+    os.link(top / "d/f", top / "h")
+    for path in (top / "d/f", top / "d", top / "l"):
+        os.utime(path, (1e9, 1e9), follow_symlinks=False)
+    archive = harness.new_path("a.tar")
+    tar("-C", top, f"--format={form}", "-cf", archive, ".")
+    berth("import", "w", archive)
+    assert on_disk(tree_of(service, "w")) == on_disk(top)
+
+
+def packed(*members):
+    """A tar of (name, type or content, fields)."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, what, *fields in members:
+            info = tarfile.TarInfo(name)
+            content = what if isinstance(what, bytes) else b""
+            info.type, info.size = tarfile.REGTYPE if isinstance(what, bytes) else what, len(content)
+            if isinstance(what, str):
+                info.type = {"dir": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE,
+                             "device": tarfile.CHRTYPE}[what]
+            for key, value in (fields[0] if fields else {}).items():
+                setattr(info, key, value)
+            archive.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+HOSTILE = {
+    "up": (packed(("good", b"x"), ("../f", b"x")), "leads out"),
+    "up inside": (packed(("a/../../f", b"x")), "leads out"),
+    "absolute": (packed(("/f", b"x")), "begins at the root"),
+    "through a link": (packed(("l", "link", {"linkname": "/tmp"}), ("l/f", b"x")), "symbolic link"),
+    "a hard link out": (packed(("h", "hard", {"linkname": "../../../service.json"})), "leads out"),
+    "a hard link to nothing": (packed(("h", "hard", {"linkname": "none"})), "No such file"),
+    "a file over a directory": (packed(("d", "dir"), ("d", b"x")), "something else of the same name"),
+    "a name too long": (packed(("n" * 300, b"x")), "too long"),
+    "a path too long": (packed(("/".join(["n" * 200] * 25), b"x")), "too long"),
+    "cut off": (packed(("f", b"x" * 100000))[:50000], "damaged"),
+    "no archive": (b"this is a text and no archive of anything\n" * 100, "no tar archive"),
+    "empty": (b"", "no tar archive"),
+    "cut off in compression": (gzip.compress(packed(("f", os.urandom(100000))))[:50000], "damaged"),
+}
+
+
+def test_hostile_archives(harness, berth, service):
+    """Each is refused with a reason, and nothing of it is there."""
+    for name, (data, why) in HOSTILE.items():
+        archive = harness.new_path("hostile.tar")
+        archive.write_bytes(data)
+        done = berth("import", "w", archive, ok=False)
+        assert why in done.stderr, (name, done.stderr)
+        assert done.stdout == "", name
+        wait_for_nothing(service) # when the service has noticed that nobody sends any more
+    assert berth("ls", "-q").stdout == ""
+
+
+def test_what_has_no_item_is_left_out(harness, berth, service):
+    archive = harness.new_path("a.tar")
+    archive.write_bytes(packed(("device", "device"), ("f", b"x")))
+    assert "1 devices or sockets" in berth("import", "w", archive).stderr
+    assert os.listdir(tree_of(service, "w")) == ["f"]
+
+
+def test_a_file_that_is_there_stays_when_export_fails(harness, berth):
+    archive = harness.new_path("a.tar")
+    archive.write_bytes(b"as it was")
+    assert "no" in berth("export", "none", archive, ok=False).stderr.lower()
+    assert archive.read_bytes() == b"as it was"
+    assert not [name for name in os.listdir(archive.parent) if "part" in name]
+
+
+def test_snapshots_on_the_command_line(berth, service):
+    berth("create", "w")
+    (tree_of(service, "w") / "f").write_bytes(b"before")
+    assert berth("snapshot", "create", "--label", "a=b", "w", "one").stdout == "one\n"
+    (tree_of(service, "w") / "f").write_bytes(b"after")
+    assert berth("fork", "w", "fork").stdout == "fork\n"
+    assert berth("create", "--snapshot", "one", "copy").stdout == "copy\n"
+    berth("snapshot", "restore", "w", "one")
+    contents = [(tree_of(service, name) / "f").read_bytes() for name in ("w", "fork", "copy")]
+    assert contents == [b"before", b"after", b"before"]
+    made = json.loads(berth("snapshot", "create", "--json", "--live", "w").stdout)
+    assert made["live"] and made["thread_id"] == "w" and made["entries"] == 2
+    listed = json.loads(berth("snapshot", "ls", "--json", "w").stdout)
+    assert sorted(s["id"] for s in listed) == sorted(["one", made["id"]])
+    assert next(s for s in listed if s["id"] == "one")["labels"] == {"a": "b"}
+    assert berth("snapshot", "ls", "-q", "fork").stdout == ""
+    assert "one" in berth("snapshot", "ls").stdout
+    assert "a snapshot of this ID exists" in berth("snapshot", "create", "w", "one", ok=False).stderr
+    berth("snapshot", "rm", "one", made["id"])
+    assert "no such snapshot" in berth("snapshot", "rm", "one", ok=False).stderr
+    assert "no such snapshot" in berth("create", "--snapshot", "one", "x", ok=False).stderr
+    assert berth("snapshot", "make", ok=False).returncode == 2
+    assert berth("create", "--snapshot", "one", "--fork", "w", "x", ok=False).returncode == 2
+
+
+# --- git -------------------------------------------------------------------------------------
+
+def git(directory, *words, check=True):
+    env = dict(os.environ, GIT_AUTHOR_NAME="A", GIT_AUTHOR_EMAIL="a@example", GIT_COMMITTER_NAME="A",
+               GIT_COMMITTER_EMAIL="a@example", GIT_CONFIG_GLOBAL="/dev/null")
+    done = subprocess.run(["git", "-C", directory, *words], check=check, timeout=60, capture_output=True, text=True,
+                          env=env)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path):
+    top = tmp_path / "repository"
+    top.mkdir()
+    git(top, "init", "-q", "-b", "main")
+    for number in range(3):
+        (top / "file").write_text(f"{number}\n")
+        git(top, "add", ".")
+        git(top, "commit", "-q", "-m", f"commit {number}")
+    git(top, "branch", "topic", "HEAD~1")
+    git(top, "tag", "v0", "HEAD~2")
+    git(top, "remote", "add", "origin", "https://user:secret@example.com/app.git")
+    (top / "file").write_text("uncommitted\n")
+    return top
+
+
+def test_worktree(harness, berth, service, repository):
+    """A repository of its own, on the branch; git works in it, in the sandbox too; it can be fetched from."""
+    berth("create", "--worktree", repository, "w")
+    top = tree_of(service, "w")
+    assert git(top, "symbolic-ref", "HEAD") == "refs/heads/main" and git(top, "status", "--porcelain") == ""
+    assert (top / "file").read_text() == "2\n" and git(top, "rev-list", "--count", "HEAD") == "3"
+    assert git(top, "config", "remote.origin.url") == "https://example.com/app.git"
+    assert not (top / ".git/objects/info/alternates").exists() and not (top / ".git/hooks").exists()
+    git(top, "fsck", "--strict")
+    script = "git config user.name B && git config user.email b@example && echo x > new && git add . && git commit -qm new"
+    berth("exec", "-w", "w", "--", "sh", "-c", script)
+    mount = harness.start_mount(service)
+    git(repository, "fetch", "-q", mount.path / "w", "main")
+    assert git(repository, "log", "-1", "--format=%s", "FETCH_HEAD") == "new"
+    assert git(repository, "status", "--porcelain") == "M file"
+    assert [name for name in os.listdir(os.environ.get("TMPDIR", "/tmp")) if name.startswith("berth-worktree-")] == []
+
+
+@pytest.mark.parametrize("ref,head,content", [("topic", "refs/heads/topic", "1\n"), ("v0", None, "0\n"),
+                                              ("main~1", None, "1\n")])
+def test_worktree_at_a_ref(berth, service, repository, ref, head, content):
+    berth("create", "--worktree", f"{repository}@{ref}", "w")
+    top = tree_of(service, "w")
+    assert (git(top, "symbolic-ref", "-q", "HEAD", check=False) or None) == head
+    assert (top / "file").read_text() == content
+    assert git(top, "rev-parse", "HEAD") == git(repository, "rev-parse", f"{ref}^{{commit}}")
+    assert git(top, "branch", "--format=%(refname:short)").split("\n")[-1] in ("topic", f"(HEAD detached at {git(top, 'rev-parse', '--short', 'HEAD')})")
+
+
+def test_worktrees_that_cannot_be(berth, service, repository, tmp_path):
+    for spec in (f"{repository}@none", tmp_path / "none", f"{repository}@--exec=x", tmp_path):
+        assert berth("create", "--worktree", spec, "w", ok=False).stderr
+    assert berth("ls", "-q").stdout == ""
