@@ -127,6 +127,21 @@ const char *http_reader_field(const struct http_reader *r, const char *name)
     return NULL;
 }
 
+bool http_reader_field_at(const struct http_reader *r, size_t n, const char **ret_name,
+                          const char **ret_value)
+{
+    const char *at = (const char *)r->fields.data;
+    if (n >= r->field_count)
+        return false;
+    for (; n > 0; n--) {
+        at += strlen(at) + 1;
+        at += strlen(at) + 1;
+    }
+    *ret_name = at;
+    *ret_value = at + strlen(at) + 1;
+    return true;
+}
+
 /* Whether a field of the name of the last, whose value has not begun, came before it. */
 static bool named_before(const struct http_reader *r)
 {

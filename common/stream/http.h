@@ -46,6 +46,10 @@ const struct http_request *http_reader_request(const struct http_reader *r);
  * those that must not be given twice there is one. Lasts as long as the reader. */
 const char *http_reader_field(const struct http_reader *r, const char *name);
 
+/* The n-th field, its name in lower case. False: there are no more. */
+bool http_reader_field_at(const struct http_reader *r, size_t n, const char **ret_name,
+                          const char **ret_value);
+
 /* True when no byte of a request has come yet. */
 bool http_reader_untouched(const struct http_reader *r);
 

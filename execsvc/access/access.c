@@ -20,10 +20,9 @@
 #define RECENT_TOKENS 1024
 
 /* Tokens that are computed in search of the one that signed a request, of whichever workspace: 4 us
- * each, on the loop; and how often that is done at most. Stops signatures of nobody from
+ * each, on the loop. So many for one request, and in a second. Stops signatures of nobody from
  * keeping the loop busy. */
 #define SEARCH_MAX 8192
-#define SEARCH_PERIOD_S 1
 
 struct access {
     char *file; /* NULL: none */
@@ -38,7 +37,8 @@ struct access {
     bool issues;
     struct access_issuing issuing;
     char *recent[RECENT_TOKENS]; /* the last one first; then NULL */
-    uint64_t searched_ns;
+    unsigned search_left;        /* that may be computed, */
+    uint64_t search_ns;          /* as it was then */
 };
 
 static int load(const struct access *a, struct grants *ret, struct stat *ret_stat,
@@ -352,6 +352,7 @@ struct search {
     const struct signed_request *request;
     char *lines[GRANTS_MAX]; /* of those that issue; else NULL */
     unsigned left;
+    bool exhausted;
     char found[ISSUED_TEXT_MAX]; /* or "" */
 };
 
@@ -363,8 +364,10 @@ static bool search_workspace(void *context, struct bytes thread_id)
     for (size_t i = 0; i < grants->count; i++) {
         if (!s->lines[i] || !grant_covers(grants->list[i], thread_id))
             continue;
-        if (s->left-- == 0)
+        s->exhausted = s->left == 0;
+        if (s->exhausted)
             return false;
+        s->left--;
         if (issued_make(&s->access->issuing.key, grants->list[i]->id, s->lines[i], thread_id,
                         token) == 0 &&
             signed_request_matches(s->request, token)) {
@@ -378,16 +381,19 @@ static bool search_workspace(void *context, struct bytes thread_id)
 /* 0: found, or not; -EAGAIN: not now; -ENOMEM. */
 static int search(struct access *a, const struct signed_request *request, char ret[ISSUED_TEXT_MAX])
 {
-    uint64_t now = clock_monotonic_ns();
-    if (a->searched_ns && now - a->searched_ns < SEARCH_PERIOD_S * NSEC_PER_SEC)
-        return -EAGAIN;
-    a->searched_ns = now;
+    uint64_t now = clock_monotonic_ns(), more = (now - a->search_ns) * SEARCH_MAX / NSEC_PER_SEC;
+    if (!a->search_ns || more >= SEARCH_MAX - a->search_left)
+        a->search_left = SEARCH_MAX;
+    else
+        a->search_left += (unsigned)more;
+    a->search_ns = now;
+    bool all = a->search_left == SEARCH_MAX;
     struct search *s = calloc(1, sizeof *s);
     if (!s)
         return -ENOMEM;
     s->access = a;
     s->request = request;
-    s->left = SEARCH_MAX;
+    s->left = a->search_left;
     for (size_t i = 0; i < a->grants.count; i++)
         if (issues(a->grants.list[i]))
             s->lines[i] = issued_line(a->grants.list[i]);
@@ -395,8 +401,10 @@ static int search(struct access *a, const struct signed_request *request, char r
     for (size_t i = 0; i < a->grants.count; i++)
         free(s->lines[i]);
     memcpy(ret, s->found, sizeof s->found);
+    a->search_left = s->left;
+    int r = s->exhausted && !all ? -EAGAIN : 0;
     free(s);
-    return 0;
+    return r;
 }
 
 static int find_signer(struct access *a, const struct signed_request *request,
@@ -425,7 +433,7 @@ static void decide_signed(struct access *a, const struct access_caller *caller,
     int r = find_signer(a, request, token);
     if (r < 0) {
         refuse(d, 503, "too many signatures of nobody known come in");
-        d->retry_s = SEARCH_PERIOD_S;
+        d->retry_s = 1;
         return;
     }
     struct grant *line = *token ? find_issuer(a, bytes_of_string(token), &claim) : NULL;

@@ -9,6 +9,8 @@
 #include <time.h>
 
 #include "base/log.h"
+#include "gateway/connect_rpc.h"
+#include "gateway/e2b_shapes.h"
 #include "gateway/problem.h"
 
 /* Content that is gathered before it is sent. */
@@ -157,8 +159,7 @@ int exchange_reply_empty(struct exchange *x, int status)
 
 int exchange_reply_json(struct exchange *x, int status, json_t *value)
 {
-    _cleanup_free_ char *text =
-        value ? json_dumps(value, JSON_COMPACT) : NULL;
+    _cleanup_free_ char *text = value ? json_dumps(value, JSON_COMPACT) : NULL;
     json_decref(value);
     if (!text)
         return -ENOMEM;
@@ -174,18 +175,42 @@ static const char *effect_word(const struct exchange *x)
                                                   : "none";
 }
 
+/* As clients of E2B's dialect want it. */
+static int reply_dialect(struct exchange *x, int status, int error, const char *text)
+{
+    _cleanup_buffer_ struct buffer json = {0}, frame = {0};
+    const char *type = "application/json";
+    unsigned flags = x->route->flags;
+    /* A refusal is none of what the calls do, whose errno it may share. */
+    const char *code = connect_code(x->unauthorized ? 0 : error, status);
+    int r = flags & ROUTE_STREAM ? buffer_printf(&json, "{\"error\":") : 0;
+    if (r == 0)
+        r = flags & ROUTE_E2B ? e2b_status_error(&json, status, text)
+                              : e2b_error(&json, code, text);
+    if (r == 0 && (flags & ROUTE_STREAM)) {
+        r = buffer_printf(&json, "}");
+        if (r == 0)
+            r = connect_append_frame(&frame, CONNECT_END, buffer_view(&json));
+        type = CONNECT_STREAM_TYPE;
+        status = 200;
+    }
+    const struct buffer *body = flags & ROUTE_STREAM ? &frame : &json;
+    return r < 0 ? r : exchange_reply(x, status, type, body->data, body->len);
+}
+
 static int reply_problem(struct exchange *x, int status, int error, bool retry, const char *text)
 {
     char detail[FAILURE_TEXT_MAX];
     const char *name = error < 0 ? strerrorname_np(-error) : NULL;
+    if (x->route && (x->route->flags & (ROUTE_E2B | ROUTE_CONNECT | ROUTE_STREAM)))
+        return reply_dialect(x, status, error, text);
     (void)log_escape(text, strlen(text), detail, sizeof detail);
     json_t *problem = json_pack("{s:s,s:s,s:i,s:s,s:b,s:s}", "type", "about:blank", "title",
                                 problem_title(status), "status", status, "detail", detail, "retry",
                                 retry, "effect", effect_word(x));
     if (problem && name)
         (void)json_object_set_new(problem, "errno", json_string(name));
-    _cleanup_free_ char *body =
-        problem ? json_dumps(problem, JSON_COMPACT) : NULL;
+    _cleanup_free_ char *body = problem ? json_dumps(problem, JSON_COMPACT) : NULL;
     json_decref(problem);
     if (!body)
         return -ENOMEM;

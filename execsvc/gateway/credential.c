@@ -5,6 +5,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "access/issued.h"
+
 /* What is behind "Bearer ", or NULL. */
 static const char *bearer(const char *authorization)
 {
@@ -43,6 +45,50 @@ static bool is_token(const char *text)
         if (*c <= ' ' || *c >= 0x7f)
             return false;
     return *text != '\0';
+}
+
+/* A name that this machine alone has, perhaps with a port. */
+static bool is_own_name(const char *host)
+{
+    size_t len = strcspn(host, ":/");
+    static const char local[] = "localhost";
+    size_t n = sizeof local - 1;
+    if (strncmp(host, "[::1]", 5) == 0)
+        return true;
+    if (len >= n && strncasecmp(host + len - n, local, n) == 0)
+        return len == n || host[len - n - 1] == '.';
+    return strncmp(host, "127.", 4) == 0 && strspn(host, "0123456789.") == len;
+}
+
+/* Without a token whoever reaches this machine's own ports is let in, if anybody is. A page of the
+ * web in a browser of this machine does, too: its browser says which page that is, or asks for the
+ * name that the page has given this machine. Names without a dot are those that clients of a unix
+ * socket make up, and nobody else's. */
+static bool is_of_a_page(const struct exchange *x)
+{
+    const char *host = exchange_field(x, "host"), *origin = exchange_field(x, "origin");
+    const char *name = origin ? strstr(origin, "://") : NULL;
+    return (origin && (!name || !is_own_name(name + 3))) ||
+           (host && strchr(host, '.') && !is_own_name(host));
+}
+
+/* What must not be passed on: a status, or 0. */
+static int judge(const struct exchange *x, const char *token, struct failure *f)
+{
+    if (!token && is_of_a_page(x)) {
+        (void)failure_set(f, -EACCES, "without a token a page of the web is not answered");
+        return 403;
+    }
+    if (token && !is_token(token)) {
+        (void)failure_set(f, -EACCES, "the token is empty, or no token");
+        return 401;
+    }
+    /* A signature is for one file, which e2b_files.c sees to: it is no token for anything else. */
+    if (token && !x->token_set && strncmp(token, SIGNED_PREFIX, sizeof SIGNED_PREFIX - 1) == 0) {
+        (void)failure_set(f, -EACCES, "the bearer token is not one of this service");
+        return 401;
+    }
+    return 0;
 }
 
 static void drop(struct conversation_upstream *u)
@@ -102,14 +148,19 @@ static int connect_as(struct exchange *x, const char *token, struct upstream **r
     return r < 0 ? refused(x, &refusal, r, f) : 0;
 }
 
+int exchange_new_upstream(struct exchange *x, struct upstream **ret, struct failure *ret_failure)
+{
+    int r = connect_as(x, token_of(x), ret, ret_failure);
+    return r < 0 ? r : upstream_set_caller(*ret, x->conversation->fd);
+}
+
 int exchange_upstream(struct exchange *x, struct upstream **ret, struct failure *ret_failure)
 {
     struct conversation *c = x->conversation;
     const char *token = token_of(x);
-    if (token && !is_token(token)) {
-        x->unauthorized = 401;
-        return failure_set(ret_failure, -EACCES, "the token is empty, or no token");
-    }
+    x->unauthorized = judge(x, token, ret_failure);
+    if (x->unauthorized)
+        return -EACCES;
     struct conversation_upstream *u = find(c, token);
     int r = 0;
     if (!u->upstream) {

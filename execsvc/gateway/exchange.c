@@ -161,6 +161,12 @@ const char *exchange_field(const struct exchange *x, const char *name)
     return http_reader_field(x->reader, name);
 }
 
+bool exchange_field_at(const struct exchange *x, size_t n, const char **ret_name,
+                       const char **ret_value)
+{
+    return http_reader_field_at(x->reader, n, ret_name, ret_value);
+}
+
 /* --- the body -------------------------------------------------------------------------------- */
 
 bool exchange_has_body(const struct exchange *x)

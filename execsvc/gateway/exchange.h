@@ -45,6 +45,10 @@ int exchange_query_u64(struct exchange *x, const char *name, uint64_t min, uint6
 /* A header field, by its name in lower case; NULL when absent. */
 const char *exchange_field(const struct exchange *x, const char *name);
 
+/* The n-th field; false: there are no more. */
+bool exchange_field_at(const struct exchange *x, size_t n, const char **ret_name,
+                       const char **ret_value);
+
 /* Whether there is a body, and how long it is; UINT64_MAX: not known before it ends. */
 bool exchange_has_body(const struct exchange *x);
 uint64_t exchange_body_size(const struct exchange *x);
@@ -67,6 +71,9 @@ int exchange_read_json(struct exchange *x, size_t max, json_t **ret, struct fail
  * borrowed. It ends its waiting when the client hangs up. -EACCES: the service lets nobody in with
  * this. */
 int exchange_upstream(struct exchange *x, struct upstream **ret, struct failure *ret_failure);
+
+/* One more, which is the handler's to free. Not before exchange_upstream has answered. */
+int exchange_new_upstream(struct exchange *x, struct upstream **ret, struct failure *ret_failure);
 
 /* With another credential than the request's own fields have: before exchange_upstream. token is
  * copied; NULL: none. -ENOMEM. */

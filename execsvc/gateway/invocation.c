@@ -75,7 +75,8 @@ static int send_input(struct invocation *c)
             .type = WIRE_EXEC_INPUT,
             .exec_input = {.end = end,
                            .offset = c->input_offset,
-                           .data = bytes_of(c->input.data + c->input_at, n)}};
+                           .data = n > 0 ? bytes_of(c->input.data + c->input_at, n)
+                                         : (struct bytes){0}}};
         int r = upstream_send(c->call, &m);
         if (r < 0)
             return r;

@@ -6,6 +6,9 @@
 enum route_flags {
     ROUTE_CHANGES = 1 << 0,
     ROUTE_OPEN = 1 << 1,
+    ROUTE_E2B = 1 << 2,
+    ROUTE_CONNECT = 1 << 3,
+    ROUTE_STREAM = 1 << 4,
 };
 
 struct route {

@@ -502,7 +502,8 @@ static void request_complete(struct connection *c)
         .address = who->peer.address,
         .certificate = who->ssl && tls_peer_names(who->ssl, &names),
         .authorization = request->authorization,
-        .loopback = c->peer.loopback,
+        .loopback = who->peer.loopback,
+        .gateway = who != c,
     };
     caller.names = (const char *const *)names.list;
     _cleanup_buffer_ struct buffer text = {0};
