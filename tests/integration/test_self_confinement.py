@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from lib import inject, raw
+from lib.harness import started_by, wait_until
+from lib.http import Http
 
 pytestmark = pytest.mark.skipif(not inject.available(), reason="needs root, on x86-64")
 
@@ -223,3 +225,50 @@ def test_what_the_starter_does_for_a_taken_service(harness):
         assert asked(thread, KEEPER, ours.encode()) == ("", "")
     assert not Path("/etc/cron.d/x").exists()
     serves(harness)
+
+
+# --- what reads HTTP ---------------------------------------------------------------------------------
+
+GATEWAY_ATTEMPTS = {
+    "a file that all may read": ("gateway-landlock", "EACCES", "", ("open", b"/etc/passwd", os.O_RDONLY)),
+    "a file of the root's": (None, "EACCES", None, ("open", b"service.json", os.O_RDONLY)),
+    "a new file": ("gateway-landlock", "EACCES", "", ("open", b"/tmp/http-attempt", os.O_WRONLY | os.O_CREAT, 0o600)),
+    "a program": ("gateway-seccomp", "EPERM", "ENOENT", ("execve", NOTHING, 0, 0)),
+    "a process": ("gateway-seccomp", "EPERM", "EINVAL", ("clone", 0x20000 | 0x200, 0)),
+    "unix socket": ("gateway-seccomp", "EPERM", "", ("socket", socket.AF_UNIX, socket.SOCK_STREAM, 0)),
+    "internet": ("gateway-seccomp", "EPERM", "", ("socket", socket.AF_INET, socket.SOCK_STREAM, 0)),
+    "pair": ("gateway-seccomp", "EPERM", "EFAULT", ("socketpair", socket.AF_UNIX, socket.SOCK_STREAM, 0, 8)),
+    "trace": ("gateway-seccomp", "EPERM", "ESRCH", ("kill", 999999999, 0)),
+}
+
+
+def worker_of(service):
+    """The process that answers the one connection that there is."""
+    def find():
+        gateways = [pid for pid in started_by(service.popen.pid)
+                    if Path(f"/proc/{pid}/comm").read_text() == "berthd-gateway\n"]
+        return gateways and started_by(gateways[0])
+    return wait_until(find)[0]
+
+
+def try_in_worker(harness, without=None):
+    service = harness.start_service(env={**harness.env, **({"BERTH_WITHOUT": without} if without else {})})
+    found = {}
+    with Http(service.url) as http:
+        assert http.get("/v1/workspaces").status == 200
+        with inject.held(worker_of(service)) as thread:
+            for name, (_, _, _, call) in GATEWAY_ATTEMPTS.items():
+                result = thread.call(*call)
+                found[name] = inject.name_of(result)
+                if result >= 0 and call[0] in ("open", "socket"):
+                    thread.call("close", result)
+        assert http.get("/v1/workspaces").status == 200  # it goes on
+    Path("/tmp/http-attempt").unlink(missing_ok=True)
+    return found
+
+
+@pytest.mark.parametrize("without", [None, "gateway-landlock", "gateway-seccomp"])
+def test_what_a_taken_gateway_cannot_do(harness, without):
+    expected = {name: other if bound == without and without else error
+                for name, (bound, error, other, _) in GATEWAY_ATTEMPTS.items()}
+    assert try_in_worker(harness, without) == expected
