@@ -58,6 +58,9 @@ static int make_head(struct exchange *x, int status, const char *type, uint64_t 
     /* A body that is not read, and not sent yet, is never read: the client may send it or not. */
     if (x->request && x->request->expects_continue && !x->continued)
         exchange_close(x);
+    /* Nor is one that is so long. */
+    if (x->request && !http_body_ended(&x->body) && x->body.left > EXCHANGE_UNREAD_MAX)
+        exchange_close(x);
     if (r == 0 && !x->cache_control)
         r = buffer_printf(&x->head, "Cache-Control: no-store\r\n");
     if (r == 0 && x->conversation->closing)

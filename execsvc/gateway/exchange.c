@@ -7,9 +7,6 @@
 #include "base/log.h"
 #include "base/units.h"
 
-/* A body that nobody has read is read for another request's sake, unless it is longer. */
-#define UNREAD_MAX (256u << 10)
-
 /* --- the target ------------------------------------------------------------------------------ */
 
 static int hex(char c)
@@ -267,7 +264,7 @@ int exchange_read_json(struct exchange *x, size_t max, json_t **ret, struct fail
 static void skip_body(struct exchange *x)
 {
     struct conversation *c = x->conversation;
-    uint64_t left = UNREAD_MAX;
+    uint64_t left = EXCHANGE_UNREAD_MAX;
     while (!c->closing && !http_body_ended(&x->body)) {
         struct bytes in = conversation_input(c), content;
         size_t used = 0;

@@ -29,6 +29,9 @@ struct conversation {
     uint8_t input[CONVERSATION_INPUT_SIZE];
 };
 
+/* A body that nobody has read is read for another request's sake, unless it is longer. */
+#define EXCHANGE_UNREAD_MAX (256u << 10)
+
 struct exchange {
     struct conversation *conversation;
     struct http_reader *reader;
