@@ -350,6 +350,7 @@ def test_continue(service):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(180)
 def test_slow_clients(service):
     """A header that does not come, a body that stops, a connection that is not used."""
     def status_after(data, seconds):
