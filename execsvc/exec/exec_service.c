@@ -10,6 +10,7 @@
 #include "egress/counts.h"
 #include "exec/command.h"
 #include "keeper/fence.h"
+#include "store/index.h"
 #include "keeper/keeper.h"
 #include "keeper/link.h"
 #include "keeper/process.h"
@@ -44,7 +45,8 @@ struct relay {
     uint32_t waits_for;           /* EXEC: this workspace's hold, 0: for none */
     struct exec_hold *hold;       /* that asks; there is no call then */
     struct exec_removal *removal; /* WORKSPACE_REMOVE */
-    void (*cleared)(void *context, struct exec_removal *removal);
+    bool own;                     /* there never was a call */
+    exec_cleared *cleared;
     void *context;
 };
 
@@ -62,6 +64,7 @@ struct exec_removal {
     LIST_ENTRY(exec_removal) entry;
     struct exec_service *service; /* NULL: it has gone */
     uint32_t slot;
+    bool stops;
 };
 
 TAILQ_HEAD(relay_list, relay);
@@ -102,7 +105,7 @@ static void relay_free(struct relay *r)
     if (r->hold)
         r->hold->relay = NULL;
     if (r->cleared)
-        r->cleared(r->context, NULL);
+        r->cleared(r->context, NULL, 0);
     free(r);
 }
 
@@ -229,14 +232,16 @@ static bool ended_nothing(const struct wire_message *m)
 static void relay_cleared(struct relay *r, struct wire_frame *frame)
 {
     struct exec_removal *removal = take_ptr(r->removal);
-    void (*cleared)(void *context, struct exec_removal *removal) = r->cleared;
+    exec_cleared *cleared = r->cleared;
     void *context = r->context;
+    uint64_t ended = frame->message.ok.seq;
     static const struct call_events none = {0};
     r->cleared = NULL;
-    call_set_events(r->call, &none);
+    if (r->call)
+        call_set_events(r->call, &none);
     relay_free(r);
     wire_frame_free(frame);
-    cleared(context, removal);
+    cleared(context, removal, ended);
 }
 
 /* Whoever is told that a command has ended must find what it did on every mount. Takes the frame.
@@ -255,7 +260,7 @@ static void relay_reply(struct relay *r, struct wire_frame *frame)
         wire_frame_free(frame);
         return;
     }
-    if (r->call && r->removal && m->type == WIRE_OK) {
+    if ((r->call || r->own) && r->removal && m->type == WIRE_OK) {
         relay_cleared(r, frame);
         return;
     }
@@ -593,15 +598,15 @@ static void ask(struct exec_service *s, struct call *call, const struct wire_mes
         relay_begin(r);
 }
 
-static bool is_being_removed(const struct exec_service *s, uint32_t slot)
+static const struct exec_removal *find_removal(const struct exec_service *s, uint32_t slot)
 {
     const struct exec_removal *removal;
     LIST_FOREACH(removal, &s->removals, entry)
     {
         if (removal->slot == slot)
-            return true;
+            return removal;
     }
-    return false;
+    return NULL;
 }
 
 static const char no_workspace[] =
@@ -627,8 +632,12 @@ void exec_service_start(struct exec_service *s, struct call *call,
     struct wire_message m = *request;
     m.exec.workspace = workspace_thread_id(workspace);
     m.exec.workspace_flags = workspace_slot(workspace);
-    m.exec.flags = (exec->flags & ~KEEPER_UNSYNCED) | (synced ? 0 : KEEPER_UNSYNCED);
-    if (is_being_removed(s, workspace_slot(workspace)))
+    const struct exec_removal *removal = find_removal(s, workspace_slot(workspace));
+    m.exec.flags =
+        (exec->flags & ~(KEEPER_UNSYNCED | KEEPER_STOPPED)) | (synced ? 0 : KEEPER_UNSYNCED);
+    if (workspace_is_stopped(workspace) || (removal && removal->stops))
+        m.exec.flags |= KEEPER_STOPPED;
+    if (removal && !removal->stops)
         reply_verdict(call, WIRE_VERDICT_NOT_STARTED, WIRE_STAGE_WORKSPACE, -EBUSY,
                       exec->timeout_ms, "the workspace is being removed");
     else
@@ -695,11 +704,10 @@ void exec_service_ask(struct exec_service *s, struct call *call, const struct wi
 /* --- removing a workspace -------------------------------------------------------------------- */
 
 /* Whether the keeper may know of any. */
-static bool has_commands(const struct exec_service *s, const struct workspace *workspace)
+static bool has_commands(const struct exec_service *s, const char *name)
 {
     char path[PATH_MAX];
-    (void)snprintf(path, sizeof path, "%s/exec/%s", store_root(s->store),
-                   workspace_name(workspace));
+    (void)snprintf(path, sizeof path, "%s/exec/%s", store_root(s->store), name);
     return s->link || !TAILQ_EMPTY(&s->relays) || access(path, F_OK) == 0 || errno != ENOENT;
 }
 
@@ -710,50 +718,90 @@ void exec_removal_end(struct exec_removal *removal)
     free(removal);
 }
 
-static int clear(struct exec_service *s, struct call *call, struct workspace *workspace, bool force,
-                 struct exec_removal **removal, struct relay **ret)
+/* How the keeper is told. */
+static uint32_t clear_flags(enum exec_clear how)
 {
-    uint32_t slot = workspace_slot(workspace);
-    const struct wire_message m = {.type = WIRE_WORKSPACE_REMOVE,
-                                   .workspace_remove = {.flags = slot | (force ? KEEPER_FORCE : 0),
-                                                        .key = workspace_thread_id(workspace)}};
+    switch (how) {
+    case EXEC_CLEAR_ENDED:
+        return 0;
+    case EXEC_CLEAR_FORCE:
+        return KEEPER_FORCE;
+    case EXEC_CLEAR_STOP:
+        return KEEPER_STOP;
+    }
+    return 0;
+}
+
+struct cleared_workspace {
+    uint32_t slot;
+    struct bytes thread_id;
+    const char *name;
+};
+
+static int clear(struct exec_service *s, struct call *call, const struct cleared_workspace *w,
+                 enum exec_clear how, struct exec_removal **removal, struct relay **ret)
+{
+    const struct wire_message m = {
+        .type = WIRE_WORKSPACE_REMOVE,
+        .workspace_remove = {.flags = w->slot | clear_flags(how), .key = w->thread_id}};
     *removal = calloc(1, sizeof **removal);
     if (!*removal)
         return -ENOMEM;
-    (*removal)->slot = slot;
+    (*removal)->slot = w->slot;
+    (*removal)->stops = how == EXEC_CLEAR_STOP;
     (*removal)->service = s;
     LIST_INSERT_HEAD(&s->removals, *removal, entry);
-    if (!has_commands(s, workspace))
+    if (!has_commands(s, w->name))
         return 0;
     *ret = relay_new(s, call, &m);
     return *ret ? 0 : -ENOMEM;
 }
 
-bool exec_service_clear(struct exec_service *s, struct call *call,
-                        const struct wire_workspace_remove *m,
-                        void (*cleared)(void *context, struct exec_removal *removal), void *context)
+static void clear_begin(struct exec_service *s, struct call *call,
+                        const struct cleared_workspace *w, enum exec_clear how,
+                        exec_cleared *cleared, void *context)
 {
-    struct workspace *workspace = NULL;
     struct exec_removal *removal = NULL;
     struct relay *relay = NULL;
-    uint32_t flags = m->flags & ~(uint32_t)WIRE_WORKSPACE_FORCE;
-    if (store_workspace_find(s->store, m->key, flags, &workspace) < 0)
-        return false;
-    int r = clear(s, call, workspace, m->flags & WIRE_WORKSPACE_FORCE, &removal, &relay);
-    workspace_unref(workspace);
+    int r = clear(s, call, w, how, &removal, &relay);
     if (r < 0) {
         exec_removal_end(removal);
-        call_reply_error(call, r, NULL);
-        cleared(context, NULL);
+        if (call)
+            call_reply_error(call, r, NULL);
+        cleared(context, NULL, 0);
     } else if (!relay) {
-        cleared(context, removal);
+        cleared(context, removal, 0);
     } else {
+        relay->own = !call;
         relay->removal = removal;
         relay->cleared = cleared;
         relay->context = context;
         relay_begin(relay);
     }
+}
+
+bool exec_service_clear(struct exec_service *s, struct call *call, struct bytes key,
+                        uint32_t workspace_flags, enum exec_clear how, exec_cleared *cleared,
+                        void *context)
+{
+    struct workspace *workspace = NULL;
+    if (store_workspace_find(s->store, key, workspace_flags, &workspace) < 0)
+        return false;
+    const struct cleared_workspace w = {.slot = workspace_slot(workspace),
+                                        .thread_id = workspace_thread_id(workspace),
+                                        .name = workspace_name(workspace)};
+    clear_begin(s, call, &w, how, cleared, context);
+    workspace_unref(workspace);
     return true;
+}
+
+void exec_service_clear_over(struct exec_service *s, const struct index_over *over,
+                             exec_cleared *cleared, void *context)
+{
+    const struct cleared_workspace w = {.slot = over->slot,
+                                        .thread_id = bytes_of(over->thread_id, over->thread_id_len),
+                                        .name = over->name};
+    clear_begin(s, NULL, &w, EXEC_CLEAR_ENDED, cleared, context);
 }
 
 /* --- holding a workspace ------------------------------------------------------------------------
@@ -778,7 +826,7 @@ void exec_service_hold(struct exec_service *s, const struct exec_hold_options *o
     }
     struct exec_hold *hold = calloc(1, sizeof *hold);
     struct relay *relay = NULL;
-    bool ask_keeper = has_commands(s, workspace);
+    bool ask_keeper = has_commands(s, workspace_name(workspace));
     if (hold) {
         *hold = (struct exec_hold){.service = s,
                                    .slot = workspace_slot(workspace),

@@ -41,17 +41,29 @@ void exec_service_start(struct exec_service *s, struct call *call,
 void exec_service_ask(struct exec_service *s, struct call *call,
                       const struct wire_message *request);
 
-/* While a workspace is being removed: no command is started in it. */
+/* While a workspace is being removed or stopped: no command is started in it. */
 struct exec_removal;
 
-/* Before that: ends what lives of the workspace's commands (WORKSPACE_REMOVE's FORCE; without it,
- * -EBUSY) and forgets them. Then `cleared` is called with the removal, which exec_removal_end ends,
- * or with NULL: the call was answered with an error, or has gone. It may be called before this
+enum exec_clear {
+    EXEC_CLEAR_ENDED, /* -EBUSY when something of its commands lives; else they are forgotten */
+    EXEC_CLEAR_FORCE, /* what lives is ended, and all are forgotten */
+    EXEC_CLEAR_STOP,  /* what lives is ended */
+};
+
+/* ended: how many were. removal NULL: the call was answered with an error, or has gone. */
+typedef void exec_cleared(void *context, struct exec_removal *removal, uint64_t ended);
+
+/* Before that: does so with the commands of the workspace that is found as by WORKSPACE_OPEN. Then
+ * `cleared` is called with the removal, which exec_removal_end ends; it may be called before this
  * returns. False: there is no such workspace, and nothing was done. */
-bool exec_service_clear(struct exec_service *s, struct call *call,
-                        const struct wire_workspace_remove *m,
-                        void (*cleared)(void *context, struct exec_removal *removal),
+bool exec_service_clear(struct exec_service *s, struct call *call, struct bytes key,
+                        uint32_t workspace_flags, enum exec_clear how, exec_cleared *cleared,
                         void *context);
+
+/* The same with EXEC_CLEAR_ENDED for one that nobody uses and whose time is over; this is no use of
+ * it. Nobody has called: cleared tells alone. */
+void exec_service_clear_over(struct exec_service *s, const struct index_over *over,
+                             exec_cleared *cleared, void *context);
 
 /* May outlive the service. NULL is allowed. */
 void exec_removal_end(struct exec_removal *removal);

@@ -18,6 +18,8 @@ struct clearing {
     uint64_t tag;
     uint64_t until_ns;
     uint32_t slot;
+    bool keep; /* verdicts and output */
+    uint64_t ended;
     size_t workspace_len;
     uint8_t workspace[];
 };
@@ -61,7 +63,7 @@ static void drop(struct kept *c)
 
 static void clearing_end(struct keeper *k, struct clearing *x, int error, const char *text)
 {
-    static const struct wire_message ok = {.type = WIRE_OK};
+    const struct wire_message ok = {.type = WIRE_OK, .ok.seq = x->ended};
     TAILQ_REMOVE(&k->clearings, x, entry);
     record_tidy(k->exec);
     if (x->peer && error < 0)
@@ -75,7 +77,7 @@ static void clearing_step(struct keeper *k, struct clearing *x)
 {
     struct kept *next;
     if (!lives(x, k)) {
-        for (struct kept *c = TAILQ_FIRST(&k->all); c; c = next) {
+        for (struct kept *c = TAILQ_FIRST(&k->all); c && !x->keep; c = next) {
             next = TAILQ_NEXT(c, entry);
             if (belongs(x, c))
                 drop(c);
@@ -100,8 +102,10 @@ static void on_clear(evutil_socket_t fd, short what, void *context)
     keeper_changed(k);
 }
 
-static int kill_all(struct keeper *k, const struct clearing *x)
+static int kill_all(struct keeper *k, struct clearing *x)
 {
+    const char *why =
+        x->keep ? "because its workspace is stopped" : "because its workspace is removed";
     struct kept *next;
     for (struct kept *c = TAILQ_FIRST(&k->all); c; c = next) {
         next = TAILQ_NEXT(c, entry);
@@ -110,8 +114,9 @@ static int kill_all(struct keeper *k, const struct clearing *x)
         struct killer *killer = calloc(1, sizeof *killer); /* nobody asks for the receipt */
         if (!killer)
             return -ENOMEM;
-        if (kept_kill(c, "because its workspace is removed", 0, killer) < 0)
+        if (kept_kill(c, why, 0, killer) < 0)
             free(killer);
+        x->ended++;
     }
     return 0;
 }
@@ -126,13 +131,14 @@ void clear_begin(struct keeper *k, struct peer *p, uint64_t tag,
     }
     *x = (struct clearing){.peer = p,
                            .tag = tag,
-                           .slot = m->flags & ~KEEPER_FORCE,
+                           .slot = m->flags & ~(KEEPER_FORCE | KEEPER_STOP),
+                           .keep = m->flags & KEEPER_STOP,
                            .until_ns = clock_monotonic_ns() + CLEAR_PATIENCE_S * NSEC_PER_SEC,
                            .workspace_len = m->key.len};
     memcpy(x->workspace, m->key.data, m->key.len);
     TAILQ_INSERT_TAIL(&k->clearings, x, entry);
     int r = 0;
-    if (m->flags & KEEPER_FORCE)
+    if (m->flags & (KEEPER_FORCE | KEEPER_STOP))
         r = kill_all(k, x);
     else if (lives(x, k))
         r = -EBUSY;

@@ -278,6 +278,12 @@ static void on_exec(struct keeper *k, struct peer *p, uint64_t tag, const struct
         attach(p, tag, c, flags, from, false);
         return;
     }
+    if (exec->flags & KEEPER_STOPPED) {
+        command_verdict_not_started(&refusal, WIRE_STAGE_WORKSPACE, -ESHUTDOWN,
+                                    "the workspace is stopped; see `berth start`");
+        reply_refusal(p, tag, exec, &refusal);
+        return;
+    }
     r = id.len > 0 ? 0 : make_id(made);
     if (r < 0)
         command_verdict_not_started(&refusal, WIRE_STAGE_REQUEST, r, "no random numbers");

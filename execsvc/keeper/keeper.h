@@ -6,11 +6,11 @@
  *
  * Requests name workspaces by thread ID, and have the workspace's slot in workspace_flags: it never
  * comes again, and tells the workspace from others that had this ID before. WORKSPACE_REMOVE is
- * answered when nothing of a workspace's commands lives and all of them are forgotten; its flags
- * are the slot and KEEPER_FORCE. SNAPSHOT_CREATE makes a workspace's commands stand still (flags:
- * one of KEEPER_FREEZE, KEEPER_THAW and KEEPER_QUIET), also when they have ended and left something
- * behind. Each command has a directory (record.h); what is there when a keeper starts was kept by
- * an earlier one. */
+ * answered when nothing of a workspace's commands lives and all of them are forgotten, or with
+ * KEEPER_STOP kept; seq of its OK is how many were ended. Its flags are the slot and KEEPER_….
+ * SNAPSHOT_CREATE makes a workspace's commands stand still (flags: one of KEEPER_FREEZE,
+ * KEEPER_THAW and KEEPER_QUIET), also when they have ended and left something behind. Each command
+ * has a directory (record.h); what is there when a keeper starts was kept by an earlier one. */
 #pragma once
 
 #include <event2/event.h>
@@ -21,8 +21,9 @@
 /* In the directory where commands are kept: what confinement_status says, for the service. */
 #define KEEPER_CONFINEMENT ".confinement.json"
 
-/* End what lives; without, -EBUSY. Slots have 24 bits. */
+/* End what lives; without either, -EBUSY. Slots have 24 bits. */
 #define KEEPER_FORCE (UINT32_C(1) << 31)
+#define KEEPER_STOP (UINT32_C(1) << 30)
 
 /* SNAPSHOT_CREATE's flags on a link: they stand still when it is answered, until THAW or the link's
  * end, which is counted; they go on; there are none that live, else -EBUSY. */
@@ -33,6 +34,10 @@
 /* EXEC's flags on a link: the command may not see all that was written before it. For as long as it
  * is known its EXEC_EXIT has coherence UNKNOWN, and otherwise SEEN. */
 #define KEEPER_UNSYNCED (UINT32_C(1) << 31)
+
+/* Likewise: the workspace is stopped. What was started before is attached to, nothing is started.
+ */
+#define KEEPER_STOPPED (UINT32_C(1) << 30)
 
 /* CANCEL's flag on a link, with LEAVE: the client's connection is lost, and it may come back.
  * Without it, it is gone for good. */

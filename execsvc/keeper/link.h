@@ -16,7 +16,7 @@ struct link;
  * end tells which messages it knows, and what they mean here, as a number within its agent; with
  * another one than its own it does not talk. To be raised when a message, a flag or a record means
  * something else than before; what is in the table of messages counts by itself. */
-#define LINK_PROTOCOL 1
+#define LINK_PROTOCOL 2
 
 /* Made from the event loop. The link may be freed in `lost` and in no other. */
 struct link_events {

@@ -13,9 +13,9 @@
 /* Where a command sees its workspace. */
 #define WORKSPACE_PATH "/workspace"
 
-#define FLAGS_KNOWN                                                                           \
-    (KEEPER_UNSYNCED | WIRE_EXEC_STDIN | WIRE_EXEC_MERGE | WIRE_EXEC_PTY | WIRE_EXEC_DETACH | \
-     WIRE_EXEC_KEEP | WIRE_EXEC_DURABLE | WIRE_EXEC_PATH | WIRE_EXEC_PATH_ONLY)
+#define FLAGS_KNOWN                                                                         \
+    (KEEPER_UNSYNCED | KEEPER_STOPPED | WIRE_EXEC_STDIN | WIRE_EXEC_MERGE | WIRE_EXEC_PTY | \
+     WIRE_EXEC_DETACH | WIRE_EXEC_KEEP | WIRE_EXEC_DURABLE | WIRE_EXEC_PATH | WIRE_EXEC_PATH_ONLY)
 
 /* A user database entry without a usable home. */
 #define HOME_FALLBACK "/"

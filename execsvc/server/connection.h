@@ -87,7 +87,8 @@ struct call {
                                 connection until then */
     struct lock_wait *wait;  /* lock_waits.h; NULL: does not wait */
     struct account *account; /* account.h; NULL: it has no line */
-    struct exec_removal *removal; /* WORKSPACE_REMOVE, while its job runs */
+    struct exec_removal *removal; /* WORKSPACE_REMOVE and _SET, while its job runs */
+    uint32_t ended;               /* WORKSPACE_SET: commands */
     bool cancelled;               /* CANCEL has come */
     struct call_events events;
 };

@@ -7,6 +7,7 @@
 #include "server/exec_gate.h"
 #include "server/lock_waits.h"
 #include "server/trees.h"
+#include "store/fault.h"
 #include "store/transfer.h"
 
 /* What a request or notice costs in memory besides its payload: its frame, its job, its call. */
@@ -286,18 +287,21 @@ static void submit(struct connection *c, struct call *call, struct wire_frame *f
     }
 }
 
-/* A WORKSPACE_REMOVE whose workspace may have commands. */
+/* A WORKSPACE_REMOVE, or a WORKSPACE_SET that stops, whose workspace may have commands. */
 struct clearing {
     struct connection *connection;
     struct call *call;
     struct wire_frame *frame;
 };
 
-static void on_cleared(void *context, struct exec_removal *removal)
+static void on_cleared(void *context, struct exec_removal *removal, uint64_t ended)
 {
     struct clearing *x = context;
     if (removal) {
+        fault_point(x->frame->message.type == WIRE_WORKSPACE_SET ? FAULT_WORKSPACE_STOPPING
+                                                                 : FAULT_WORKSPACE_CLEARED);
         x->call->removal = removal;
+        x->call->ended = (uint32_t)ended;
         submit(x->connection, x->call, x->frame);
     } else {
         wire_frame_free(x->frame);
@@ -306,7 +310,8 @@ static void on_cleared(void *context, struct exec_removal *removal)
 }
 
 /* Takes the frame. */
-static void remove_workspace(struct connection *c, struct call *call, struct wire_frame *frame)
+static void clear_commands(struct connection *c, struct call *call, struct wire_frame *frame,
+                           struct bytes key, uint32_t flags, enum exec_clear how)
 {
     struct clearing *x = malloc(sizeof *x);
     if (!x) {
@@ -316,11 +321,35 @@ static void remove_workspace(struct connection *c, struct call *call, struct wir
     }
     *x = (struct clearing){.connection = c, .call = call, .frame = frame};
     /* What is wrong with the request the store says. */
-    if (!exec_service_clear(connection_server(c)->exec, call, &frame->message.workspace_remove,
-                            on_cleared, x)) {
+    if (!exec_service_clear(connection_server(c)->exec, call, key, flags, how, on_cleared, x)) {
         free(x);
         submit(c, call, frame);
     }
+}
+
+static void remove_workspace(struct connection *c, struct call *call, struct wire_frame *frame)
+{
+    const struct wire_workspace_remove *m = &frame->message.workspace_remove;
+    clear_commands(c, call, frame, m->key, m->flags & ~(uint32_t)WIRE_WORKSPACE_FORCE,
+                   m->flags & WIRE_WORKSPACE_FORCE ? EXEC_CLEAR_FORCE : EXEC_CLEAR_ENDED);
+}
+
+static bool stops(const struct wire_workspace_set *m)
+{
+    return (m->valid & WIRE_WORKSPACE_SET_STATE) && m->state == WIRE_WORKSPACE_STOPPED;
+}
+
+/* Commands are ended before it is noted that there shall be none, so that a service that dies
+ * between the two leaves none running where it says that none do. */
+static void set_workspace(struct connection *c, struct call *call, struct wire_frame *frame)
+{
+    const struct wire_workspace_set *m = &frame->message.workspace_set;
+    struct failure failure;
+    /* But not for a request that will be refused. */
+    if (stops(m) && store_check_set(connection_server(c)->store, m, &failure) == 0)
+        clear_commands(c, call, frame, m->key, m->flags, EXEC_CLEAR_STOP);
+    else
+        submit(c, call, frame);
 }
 
 /* An answer that others must have heard of first. */
@@ -402,6 +431,8 @@ void dispatch_done(struct connection *c, struct job *job)
     uint64_t unlocked = job->reply.unlocked;
     call->job = NULL;
     exec_removal_end(take_ptr(call->removal));
+    if (call->row->type == WIRE_WORKSPACE_SET && job->result == 0)
+        job->reply.message.workspace.ended = call->ended;
     if (!c || !lock_waits_keep(waits, call, job)) {
         if (!c)
             call->connection = NULL;
@@ -445,6 +476,8 @@ static void open_call(struct connection *c, const struct wire_row *row, struct w
         wire_frame_free(frame);
     } else if (row->type == WIRE_WORKSPACE_REMOVE) {
         remove_workspace(c, call, frame);
+    } else if (row->type == WIRE_WORKSPACE_SET) {
+        set_workspace(c, call, frame);
     } else if (store_transfers(m)) {
         trees_begin(connection_server(c)->trees, call, frame);
     } else if (for_workers(row)) {

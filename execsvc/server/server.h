@@ -17,6 +17,7 @@
 struct connection;
 struct listener;
 struct lock_waits;
+struct reaper;
 struct trees;
 
 TAILQ_HEAD(connection_list, connection);
@@ -51,6 +52,7 @@ struct server {
     struct store *store;
     struct exec_service *exec;
     struct workers *workers;
+    struct reaper *reaper;
     struct lock_waits *lock_waits;
     struct trees *trees;
     struct subscribers *subscribers;

@@ -16,6 +16,7 @@
 #include "server/listener.h"
 #include "server/lock_waits.h"
 #include "server/park.h"
+#include "server/reaper.h"
 #include "server/standing.h"
 #include "server/trees.h"
 
@@ -150,6 +151,7 @@ static void service_release(struct service *service)
     end_all(&s->relays, "the service ends");
     on_tear_down(-1, 0, s);
     trees_free(s->trees); /* which hold commands, and read the store */
+    reaper_stop(s->reaper);
     exec_service_free(s->exec);
     /* After the lanes were closed, before the store: workers use it until the last job. */
     workers_free(s->workers);
@@ -168,6 +170,7 @@ static void service_release(struct service *service)
     access_free(s->access);
     audit_close(s->audit);
     store_close(s->store);
+    reaper_free(s->reaper);
     if (s->base)
         event_base_free(s->base);
     free(s->message_counts);
@@ -407,6 +410,8 @@ static int new_parts(struct service *service)
         r = new_exec_service(s);
     if (r == 0)
         r = trees_new(s, &s->trees);
+    if (r == 0)
+        r = reaper_new(s->base, s->store, &s->reaper);
     return r;
 }
 
@@ -419,6 +424,8 @@ static int start_threads(struct server *s, struct failure *ret_failure)
         return r;
     r = workers_new(s->base, cpus > 0 && cpus < WORKERS_MAX ? 2 * (unsigned)cpus : WORKERS_MAX,
                     &s->workers);
+    if (r == 0)
+        r = reaper_begin(s->reaper, s->exec, s->workers);
     return r < 0 ? failure_set(ret_failure, r, "cannot start: %s", strerror(-r)) : 0;
 }
 

@@ -117,8 +117,6 @@ static int start_service(struct starter *s, bool *ret_child, struct failure *ret
     if (pid == 0) {
         leave_starter(s, take_fd(&theirs), self);
         if (s->crashes > 0)
-            fault_forget();
-        if (s->crashes > 0)
             spawn_self(&s->limits, (char **)(uintptr_t)s->arguments.argv);
         *ret_child = true;
         return 0;
@@ -126,6 +124,7 @@ static int start_service(struct starter *s, bool *ret_child, struct failure *ret
     if (pid < 0)
         return failure_set(ret_failure, -errno, "cannot start the service: %s", strerror(errno));
     s->service = pid;
+    fault_forget();
     /* One that has ended already is noticed by its end. */
     (void)send_beginning(s);
     return 0;

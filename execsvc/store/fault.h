@@ -14,7 +14,7 @@ enum fault {
 #ifdef BERTH_FAULT_POINTS
 void fault_point(enum fault fault);
 
-/* The next service lives. */
+/* For processes that are started from now on. */
 void fault_forget(void);
 #else
 static inline void fault_point(enum fault fault)

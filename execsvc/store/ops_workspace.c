@@ -1,10 +1,13 @@
 #include "store/ops.h"
 
+#include "base/clock.h"
+#include "store/index.h"
+#include "store/labels.h"
+
 #include <stdio.h>
 #include <string.h>
 
-/* Workspaces in one page, and list bytes: what a WORKSPACES message can carry. Stops one
- * request from reading the meta.json of every workspace of a large service. */
+/* Workspaces in one page, and list bytes: what a WORKSPACES message can carry. */
 #define PAGE_COUNT_MAX 1024
 #define PAGE_SIZE_MAX 0x100000
 
@@ -16,38 +19,67 @@ static void explain(int error, struct reply *ret)
                        "beside it is damaged");
 }
 
-static struct wire_workspace describe(const struct meta *meta, const char *name)
+static struct wire_workspace describe(const struct index_entry *e)
 {
-    return (struct wire_workspace){.slot = meta->slot,
-                                   .state = WIRE_WORKSPACE_RUNNING,
-                                   .revision = 1,
-                                   .created_at = meta->created_at,
-                                   .used_at = meta->created_at,
-                                   .thread_id = bytes_of(meta->thread_id, meta->thread_id_len),
-                                   .name = bytes_of_string(name),
-                                   .labels = bytes_of_string("{}")};
+    return (struct wire_workspace){
+        .slot = e->slot,
+        .state = e->state,
+        .revision = e->revision,
+        .idle_ms = e->idle_ms,
+        .created_at = e->created_at,
+        .expires_at = {.sec = (int64_t)(e->expires_ms / 1000),
+                       .nsec = (uint32_t)(e->expires_ms % 1000 * NSEC_PER_MSEC)},
+        .used_at = index_used_at(e),
+        .thread_id = bytes_of(e->thread_id, e->thread_id_len),
+        .name = bytes_of_string(e->name),
+        .labels = bytes_of_string(e->labels)};
+}
+
+/* --- one ------------------------------------------------------------------------- */
+
+struct told {
+    const char *name;
+    const struct bytes *thread_id; /* NULL: any */
+    struct reply *reply;
+};
+
+/* The reply WORKSPACE, with what it names in the reply's storage. */
+static int tell(void *context, const struct index_entry *e)
+{
+    const struct told *t = context;
+    struct reply *ret = t->reply;
+    if (strcmp(e->name, t->name) != 0)
+        return -ENOENT;
+    if (!e->known || e->broken)
+        return -EIO;
+    if (t->thread_id && !bytes_equal(*t->thread_id, bytes_of(e->thread_id, e->thread_id_len)))
+        return -ENOENT;
+    ret->message = (struct wire_message){.type = WIRE_WORKSPACE, .workspace = describe(e)};
+    struct wire_workspace *w = &ret->message.workspace;
+    struct bytes *texts[] = {&w->thread_id, &w->name, &w->labels};
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(texts); i++)
+        r = buffer_append(&ret->storage, texts[i]->data, texts[i]->len);
+    const uint8_t *at = ret->storage.data;
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(texts); at += texts[i++]->len)
+        texts[i]->data = at;
+    return r < 0 ? r : 1;
+}
+
+static int answer(struct store *store, const char *name, const struct bytes *thread_id,
+                  struct reply *ret)
+{
+    struct told told = {.name = name, .thread_id = thread_id, .reply = ret};
+    int r = index_walk(store->index, bytes_of_string(name), true, tell, &told);
+    return r == 1 ? 0 : r == 0 ? -ENOENT : r;
 }
 
 int workspace_answer(struct store *store, const struct workspace *w, bool created,
                      struct reply *ret)
 {
-    struct meta meta;
-    int r = workspace_describe(store, w->name, &meta);
-    if (r < 0)
-        return r;
-    struct wire_workspace *reply = &ret->message.workspace;
-    ret->message =
-        (struct wire_message){.type = WIRE_WORKSPACE, .workspace = describe(&meta, w->name)};
-    reply->created = created;
-    size_t id_len = reply->thread_id.len, name_len = reply->name.len;
-    r = buffer_append(&ret->storage, reply->thread_id.data, id_len);
-    if (r == 0)
-        r = buffer_append(&ret->storage, reply->name.data, name_len);
-    if (r < 0)
-        return r;
-    reply->thread_id = bytes_of(ret->storage.data, id_len);
-    reply->name = bytes_of(ret->storage.data + id_len, name_len);
-    return 0;
+    int r = answer(store, w->name, NULL, ret);
+    ret->message.workspace.created = r == 0 && created;
+    return r;
 }
 
 OPERATION(workspace_create)
@@ -56,30 +88,51 @@ OPERATION(workspace_create)
     bool created;
     struct failure failure;
     int r = workspace_create(session->store, &m->workspace_create, NULL, &w, &created, &failure);
+    if (r == 0)
+        r = workspace_answer(session->store, w, created, ret);
     if (r < 0) {
         explain(r, ret);
-        if (r == -EINVAL)
+        if (r == -EINVAL || r == -E2BIG)
             (void)snprintf(ret->text, sizeof ret->text, "%.*s", (int)sizeof ret->text - 1,
                            failure.text);
         return r;
     }
-    return workspace_answer(session->store, w, created, ret);
+    return 0;
 }
 
 OPERATION(workspace_get)
 {
-    _cleanup_workspace_ struct workspace *w = NULL;
-    int r = store_workspace_find(session->store, m->workspace_get.key, m->workspace_get.flags, &w);
-    if (r < 0) {
-        explain(r, ret);
+    char name[THREAD_NAME_MAX + 1];
+    struct bytes key = m->workspace_get.key;
+    const struct bytes *id;
+    int r = workspace_key_name(key, m->workspace_get.flags, name, &id, &key);
+    if (r < 0)
         return r;
+    r = answer(session->store, name, id, ret);
+    if (r == -EIO || r == -ENOENT) {
+        /* Not read yet, or put there by somebody else. */
+        r = workspace_read(session->store, name);
+        if (r == 0)
+            r = answer(session->store, name, id, ret);
     }
-    return workspace_answer(session->store, w, false, ret);
+    if (r < 0)
+        explain(r, ret);
+    return r;
 }
 
 OPERATION(workspace_set)
 {
-    return -EOPNOTSUPP;
+    char name[WIRE_NAME_MAX + 1];
+    struct failure failure;
+    int r = workspace_set(session->store, &m->workspace_set, name, &failure);
+    if (r < 0) {
+        explain(r, ret);
+        if (failure.text[0])
+            (void)snprintf(ret->text, sizeof ret->text, "%.*s", (int)sizeof ret->text - 1,
+                           failure.text);
+        return r;
+    }
+    return answer(session->store, name, NULL, ret);
 }
 
 OPERATION(workspace_open)
@@ -129,79 +182,81 @@ OPERATION(workspace_remove)
     return r;
 }
 
-/* Appends one WORKSPACE element; 0 when it does not fit any more, else 1. */
-static int append_workspace(struct buffer *list, const char *name, const struct meta *meta)
+/* --- all ------------------------------------------------------------------------- */
+
+struct page {
+    const struct file_session *session;
+    uint32_t state;
+    struct label_selectors selectors;
+    size_t max;
+    uint32_t count;
+    char unknown[WIRE_NAME_MAX + 1];
+    struct buffer *list;
+};
+
+/* What a walk that is not over stops with. */
+enum { PAGE_FULL = 1, PAGE_UNKNOWN = 2 };
+
+/* Appends one WORKSPACE element; PAGE_FULL when it does not fit any more. */
+static int append_workspace(struct buffer *list, const struct index_entry *e)
 {
-    const struct wire_message element = {.type = WIRE_WORKSPACE, .workspace = describe(meta, name)};
+    const struct wire_message element = {.type = WIRE_WORKSPACE, .workspace = describe(e)};
     _cleanup_buffer_ struct buffer encoded = {0};
     int r = wire_encode(&encoded, &element);
     if (r < 0)
         return r;
     if (list->len + 2 * sizeof(uint32_t) + encoded.len > PAGE_SIZE_MAX)
+        return PAGE_FULL;
+    return wire_list_append(list, buffer_view(&encoded));
+}
+
+static bool is_wanted(const struct page *p, const struct index_entry *e)
+{
+    const struct file_session *session = p->session;
+    return !e->broken && (p->state == 0 || p->state == e->state) &&
+           labels_match(e->labels, &p->selectors) &&
+           (!session->shows ||
+            session->shows(session->shows_context, bytes_of(e->thread_id, e->thread_id_len)));
+}
+
+static int visit(void *context, const struct index_entry *e)
+{
+    struct page *p = context;
+    if (!e->known) {
+        (void)snprintf(p->unknown, sizeof p->unknown, "%s", e->name);
+        return PAGE_UNKNOWN;
+    }
+    if (!is_wanted(p, e))
         return 0;
-    r = wire_list_append(list, buffer_view(&encoded));
-    return r < 0 ? r : 1;
-}
-
-/* A workspace that is not for this session does not cost a look at its meta.json, unless its name
- * alone does not tell its ID. */
-static bool is_shown(const struct file_session *session, const char *name)
-{
-    uint8_t id[THREAD_ID_MAX];
-    struct meta meta;
-    if (!session->shows)
-        return true;
-    int r = thread_id_from_name(bytes_of_string(name), id);
-    if (r >= 0)
-        return session->shows(session->shows_context, bytes_of(id, (size_t)r));
-    return r == -ENODATA && workspace_describe(session->store, name, &meta) == 0 &&
-           session->shows(session->shows_context, bytes_of(meta.thread_id, meta.thread_id_len));
-}
-
-/* Appends the workspace of this name. 1: it was appended; 0: it has no place any more; -ENOENT: it
- * is not to be listed. */
-static int list_one(struct file_session *session, const char *name, struct buffer *list)
-{
-    struct meta meta;
-    if (!is_shown(session, name))
-        return -ENOENT;
-    int r = workspace_describe(session->store, name, &meta);
-    if (r == -ENOMEM || r == -EMFILE || r == -ENFILE)
-        return r;
-    if (r < 0)
-        return -ENOENT; /* removed meanwhile, or not a workspace */
-    return append_workspace(list, name, &meta);
+    if (p->count == p->max)
+        return PAGE_FULL;
+    int r = append_workspace(p->list, e);
+    p->count += r == 0;
+    return r;
 }
 
 OPERATION(workspace_list)
 {
-    size_t max = m->workspace_list.count;
-    if (max == 0 || max > PAGE_COUNT_MAX)
-        max = PAGE_COUNT_MAX;
-    _cleanup_buffer_ struct buffer names = {0};
-    struct bytes after = m->workspace_list.after;
-    char last[WIRE_NAME_MAX + 1];
-    uint32_t count = 0;
-    bool more = true, full = false;
-    /* Until the page has all it can, for the client goes on from its last. */
-    while (more && !full) {
-        names.len = 0;
-        int r = workspace_names(session->store, after, max, &names, &more);
-        if (r < 0)
-            return r;
-        for (size_t at = 0; at < names.len && !full;) {
-            const char *name = (const char *)names.data + at;
-            at += strlen(name) + 1;
-            r = list_one(session, name, &ret->storage);
-            if (r < 0 && r != -ENOENT)
-                return r;
-            full = r == 0 || (r > 0 && ++count == max);
-            more = full ? more || r == 0 || at < names.len : more;
-            after = bytes_of(last, (size_t)snprintf(last, sizeof last, "%s", name));
-        }
+    const struct wire_workspace_list *q = &m->workspace_list;
+    struct page page = {.session = session, .state = q->state, .list = &ret->storage};
+    page.max = q->count == 0 || q->count > PAGE_COUNT_MAX ? PAGE_COUNT_MAX : q->count;
+    if (q->state > WIRE_WORKSPACE_STOPPED)
+        return -EINVAL;
+    int r = label_selectors_parse(&q->selectors, &page.selectors);
+    struct index *index = session->store->index;
+    if (r == 0)
+        r = index_walk(index, q->after, false, visit, &page);
+    /* When the service has just begun there may be some that it has not read yet. */
+    while (r == PAGE_UNKNOWN) {
+        r = workspace_read(session->store, page.unknown);
+        if (r == 0)
+            r = index_walk(index, bytes_of_string(page.unknown), true, visit, &page);
     }
+    label_selectors_release(&page.selectors);
+    if (r < 0)
+        return r;
     ret->message = (struct wire_message){
         .type = WIRE_WORKSPACES,
-        .workspaces = {.more = more, .items = wire_list_of(&ret->storage, count)}};
+        .workspaces = {.more = r == PAGE_FULL, .items = wire_list_of(&ret->storage, page.count)}};
     return 0;
 }

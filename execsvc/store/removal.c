@@ -1,3 +1,4 @@
+#include "store/fault.h"
 #include "store/removal.h"
 
 #include "base/cleanup.h"
@@ -13,9 +14,10 @@
 struct removal {
     int top_fd;
     uint64_t deadline_ns;
-    uint64_t moved; /* directories moved up so far: their new names */
-    size_t done;    /* names removed, moved, or changed by others in this pass */
-    int error;      /* the first */
+    const atomic_bool *stop; /* may be NULL */
+    uint64_t moved;          /* directories moved up so far: their new names */
+    size_t done;             /* names removed, moved, or changed by others in this pass */
+    int error;               /* the first */
 };
 
 static void note_error(struct removal *removal, int error)
@@ -82,6 +84,7 @@ static int move_up(struct removal *removal, int dir_fd, const char *name)
 /* Removes one name of a directory below the top. */
 static int remove_name(struct removal *removal, int dir_fd, const char *name, bool directory)
 {
+    fault_point(FAULT_TRASH_ENTRY);
     if (!directory) {
         if (unlinkat(dir_fd, name, 0) == 0)
             return 0;
@@ -100,10 +103,17 @@ static bool is_dot(const char *name)
     return name[0] == '.' && (name[1] == '\0' || (name[1] == '.' && name[2] == '\0'));
 }
 
+static int may_go_on(const struct removal *removal)
+{
+    if (removal->stop && atomic_load(removal->stop))
+        return -ECANCELED;
+    return clock_monotonic_ns() < removal->deadline_ns ? 0 : -ETIMEDOUT;
+}
+
 static void empty_directory(struct removal *removal, DIR *stream)
 {
     const struct dirent *entry;
-    while (clock_monotonic_ns() < removal->deadline_ns && (entry = readdir(stream))) {
+    while (may_go_on(removal) == 0 && (entry = readdir(stream))) {
         if (is_dot(entry->d_name))
             continue;
         int r = remove_name(removal, dirfd(stream), entry->d_name, entry->d_type == DT_DIR);
@@ -144,10 +154,11 @@ static void remove_top_name(struct removal *removal, const char *name)
         note_error(removal, r);
 }
 
-int removal_empty(int dir_fd)
+int removal_empty(int dir_fd, const atomic_bool *stop)
 {
     struct removal removal = {
         .top_fd = dir_fd,
+        .stop = stop,
         .deadline_ns = clock_monotonic_ns() + REMOVAL_SECONDS_MAX * NSEC_PER_SEC,
     };
     for (;;) {
@@ -163,8 +174,9 @@ int removal_empty(int dir_fd)
             if (is_dot(entry->d_name))
                 continue;
             left++;
-            if (clock_monotonic_ns() >= removal.deadline_ns)
-                return -ETIMEDOUT;
+            r = may_go_on(&removal);
+            if (r < 0)
+                return r;
             remove_top_name(&removal, entry->d_name);
         }
         if (left == 0)

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "store/grip.h"
+#include "store/trash.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -90,7 +91,7 @@ static int finish(struct store *store, const char *name)
 {
     char trash[40];
     _cleanup_close_ int restore = -1, workspace = -1, tree = -1, fresh = -1, root = -1, old = -1;
-    struct meta meta;
+    _cleanup_meta_ struct meta meta = {0};
     int r = open_directory(store->restores_fd, name, &restore);
     if (r == 0)
         r = open_directory(restore, TREE, &fresh);
@@ -122,7 +123,7 @@ static int finish(struct store *store, const char *name)
     if (r == 0 && fsync(store->restores_fd) < 0)
         r = -errno;
     if (r == 0)
-        store_delete_trash(store, trash);
+        trash_wake(store->trash);
     return r;
 }
 

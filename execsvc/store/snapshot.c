@@ -4,7 +4,7 @@
 #include "confine/policy_file.h"
 #include "store/file_copy.h"
 #include "store/json_file.h"
-#include "store/removal.h"
+#include "store/trash.h"
 #include "store/rules_file.h"
 #include "store/tree_file.h"
 
@@ -23,6 +23,7 @@
 void snapshot_release(struct snapshot *s)
 {
     free(s->labels);
+    meta_release(&s->meta);
     *s = (struct snapshot){0};
 }
 
@@ -378,6 +379,6 @@ int snapshot_remove(struct store *store, struct bytes id)
     if (r == 0 && fsync(store->snapshots_fd) < 0)
         r = -errno;
     if (r == 0)
-        store_delete_trash(store, trash);
+        trash_wake(store->trash);
     return r;
 }

@@ -9,10 +9,12 @@
 #include "store/path.h"
 #include "store/changes.h"
 #include "store/detect.h"
-#include "store/removal.h"
 #include "store/restore.h"
+#include "store/trash.h"
+#include "store/upkeep.h"
 #include "store/view.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -163,11 +165,49 @@ int store_claim(const char *root, char **ret_root, int *ret_lock, struct failure
     return 0;
 }
 
-static void empty_leftovers(struct store *store, int fd, const char *name)
+static void close_stream(DIR **stream)
 {
-    int r = removal_empty(fd);
+    if (*stream)
+        (void)closedir(*stream);
+}
+
+static int open_names(int fd, DIR **ret)
+{
+    _cleanup_close_ int own = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    *ret = own < 0 ? NULL : fdopendir(own);
+    if (!*ret)
+        return -errno;
+    (void)take_fd(&own);
+    return 0;
+}
+
+/* What a crash has left half-made. */
+static void clear_tmp(struct store *store)
+{
+    _cleanup_(close_stream) DIR *stream = NULL;
+    const struct dirent *entry;
+    int r = open_names(store->tmp_fd, &stream);
+    while (r == 0 && (entry = readdir(stream)))
+        if (entry->d_name[0] != '.')
+            r = trash_take(store, store->tmp_fd, entry->d_name, entry->d_name);
     if (r < 0)
-        log_warning("cannot remove everything in %s/%s: %s", store->root, name, strerror(-r));
+        log_warning("cannot remove everything in %s/tmp: %s", store->root, strerror(-r));
+}
+
+/* The names alone; what they are is read later (upkeep.h). */
+static int fill_index(struct store *store)
+{
+    _cleanup_(close_stream) DIR *stream = NULL;
+    int r = open_names(store->workspaces_fd, &stream);
+    while (r == 0) {
+        errno = 0;
+        const struct dirent *entry = readdir(stream);
+        if (!entry)
+            return -errno;
+        if (entry->d_name[0] != '.')
+            r = index_add(store->index, entry->d_name);
+    }
+    return r;
 }
 
 static int open_parts(struct store *store, struct failure *ret_failure)
@@ -198,9 +238,12 @@ static int open_parts(struct store *store, struct failure *ret_failure)
     if (access(grip_path(store->root_fd, path), F_OK) < 0)
         return failure_set(ret_failure, -errno,
                            "/proc is not there; files cannot be opened without it");
-    empty_leftovers(store, store->tmp_fd, "tmp");
-    empty_leftovers(store, store->trash_fd, "trash");
+    clear_tmp(store);
     restore_resume_all(store);
+    r = fill_index(store);
+    if (r < 0)
+        return failure_set(ret_failure, r, "cannot read %s/workspaces: %s", store->root,
+                           strerror(-r));
     return 0;
 }
 
@@ -223,6 +266,16 @@ static struct store_limits ordinary_limits(void)
     };
 }
 
+static int new_parts(struct store *store)
+{
+    int r = index_new(&store->index);
+    if (r == 0)
+        r = upkeep_new(store, &store->upkeep);
+    if (r == 0)
+        r = trash_new(store, &store->trash);
+    return r;
+}
+
 static int open_all(const char *root, int *lock, enum watch_mode watch,
                     const struct store_limits *limits, struct store **ret,
                     struct failure *ret_failure)
@@ -241,7 +294,9 @@ static int open_all(const char *root, int *lock, enum watch_mode watch,
     (void)pthread_rwlock_init(&store->names, NULL);
     (void)umask(0);
     store->root = strdup(root);
-    int r = store->root ? open_directory(AT_FDCWD, root, &store->root_fd) : -ENOMEM;
+    int r = store->root ? new_parts(store) : -ENOMEM;
+    if (r == 0)
+        r = open_directory(AT_FDCWD, root, &store->root_fd);
     if (r < 0)
         (void)failure_set(ret_failure, r, "cannot open the service's directory %s: %s", root,
                           strerror(-r));
@@ -267,7 +322,13 @@ int store_open_claimed(const char *root, int *lock, enum watch_mode watch, struc
 
 int store_begin(struct store *store, struct failure *ret_failure)
 {
-    return detect_begin(store, ret_failure);
+    int r = detect_begin(store, ret_failure);
+    if (r < 0)
+        return r;
+    r = trash_begin(store->trash);
+    if (r == 0)
+        r = upkeep_begin(store->upkeep);
+    return r < 0 ? failure_set(ret_failure, r, "cannot start a thread: %s", strerror(-r)) : 0;
 }
 
 int store_open_limited(const char *root, enum watch_mode watch, const struct store_limits *limits,
@@ -300,7 +361,10 @@ void store_close(struct store *store)
 {
     if (!store)
         return;
+    upkeep_free(store->upkeep);
+    trash_free(store->trash);
     detect_close(store);
+    index_free(store->index);
     table_release(&store->workspaces);
     table_release(&store->nodes);
     table_release(&store->generations);
@@ -336,15 +400,7 @@ void store_service_id(const struct store *store, uint8_t ret_id[16])
 
 int store_status(struct store *store, json_t *object)
 {
-    struct buffer names = {0};
-    bool more;
-    int r = workspace_names(store, (struct bytes){0}, SIZE_MAX, &names, &more);
-    if (r < 0)
-        return r;
-    json_int_t workspaces = 0;
-    for (size_t at = 0; at < names.len; at += strlen((const char *)names.data + at) + 1)
-        workspaces++;
-    buffer_release(&names);
+    json_int_t workspaces = (json_int_t)index_count(store->index);
     store_lock(store);
     json_int_t nodes = (json_int_t)store->node_count, handles = (json_int_t)store->handle_count,
                descriptors = (json_int_t)store->cached.count,

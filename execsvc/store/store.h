@@ -6,7 +6,8 @@
  * ROOT/workspaces/NAME/   one workspace: tree/ is what clients see, meta.json what it is,
  *                         visibility its rules, if it has any
  * ROOT/snapshots/ID/      a copy of one (snapshot.h); ROOT/restores/: restore.h
- * ROOT/tmp/, ROOT/trash/  workspaces being made and being removed; emptied at start
+ * ROOT/tmp/, ROOT/trash/  workspaces being made and being removed; what a crash has left in tmp/
+ *                         moves to trash/ at the start, and trash/ is emptied meanwhile
  *
  * Everything here is thread-safe and may block on the disk. Errors are negative errno; those
  * of requests are what the client's caller gets to see.
@@ -42,6 +43,25 @@ int store_claim(const char *root, char **ret_root, int *ret_lock, struct failure
 int store_open_claimed(const char *root, int *lock, enum watch_mode watch, struct store **ret,
                        struct failure *ret_failure);
 int store_begin(struct store *store, struct failure *ret_failure);
+
+/* Who is told of workspaces whose time is over, on a thread of the store's: to call store_expire,
+ * or index_spare's time later to be told again. Without it the store removes them itself, asking
+ * nobody. Before store_begin. */
+struct index_over;
+void store_set_expired(struct store *store,
+                       void (*expired)(void *context, const struct index_over *over),
+                       void *context);
+
+/* Removes it. -EBUSY: it is in use, or its time is not over any more. */
+int store_expire(struct store *store, const struct index_over *over);
+
+/* It turned out to be in use now, by a command. */
+void store_used(struct store *store, const struct index_over *over);
+
+/* Whether a WORKSPACE_SET would be carried out as things are: -EINVAL, -E2BIG, -EREMCHG, -ENOENT.
+ */
+int store_check_set(struct store *store, const struct wire_workspace_set *q,
+                    struct failure *ret_failure);
 
 /* No session and no workspace reference may be left. NULL is allowed. */
 void store_close(struct store *store);
@@ -121,6 +141,9 @@ struct bytes workspace_thread_id(const struct workspace *workspace);
 
 /* Told from all others that there ever were at this root. 24 bits, never 0. */
 uint32_t workspace_slot(const struct workspace *workspace);
+
+/* By WORKSPACE_SET: no commands are to be started in it. */
+bool workspace_is_stopped(const struct workspace *workspace);
 
 /* Of its directory. */
 const char *workspace_name(const struct workspace *workspace);

@@ -5,6 +5,7 @@
 #include "base/cleanup.h"
 #include "base/table.h"
 #include "names/thread_id.h"
+#include "store/index.h"
 #include "store/inode_number.h"
 #include "store/meta.h"
 #include "store/store.h"
@@ -65,6 +66,9 @@ struct store {
      * for writing while one is made or removed. */
     pthread_rwlock_t names;
     uint32_t next_slot; /* under names */
+    struct index *index;
+    struct upkeep *upkeep;
+    struct trash *trash;
 
     /* Everything below, and all of workspace, node, handle and session that can change. */
     pthread_mutex_t lock;
@@ -100,6 +104,7 @@ struct workspace {
     struct store *store;
     size_t refs;
     uint32_t slot;
+    atomic_bool stopped;
     bool removed;
     bool claimed; /* by who removes or restores it: only one does */
     int tree_fd;
@@ -126,9 +131,9 @@ struct workspace {
 
 struct workspace_source;
 
-/* source NULL: an empty one. -EINVAL with what is wrong; -EEXIST: there is a workspace, and
- * EXCLUSIVE, a policy or a source was given. */
-int workspace_create(struct store *store, const struct wire_workspace_create *m,
+/* As WORKSPACE_CREATE says. source NULL: an empty one. -EINVAL and -E2BIG with what is wrong;
+ * -EEXIST: there is a workspace, and EXCLUSIVE, a policy or a source was given. */
+int workspace_create(struct store *store, const struct wire_workspace_create *q,
                      const struct workspace_source *source, struct workspace **ret,
                      bool *ret_created, struct failure *ret_failure);
 
@@ -139,15 +144,20 @@ int workspace_answer(struct store *store, const struct workspace *w, bool create
 /* Renames a directory to a name that is not there yet. -EEXIST, -ENOTEMPTY. */
 int store_rename_new(int from_fd, const char *from, int to_fd, const char *to);
 
-/* Removes a directory of tmp/ that has come to nothing, and what is in it. */
+/* Moves a directory of tmp/ that has come to nothing to the trash. */
 void store_remove_built(struct store *store, const char *temporary);
-
-/* Deletes trash/NAME. */
-void store_delete_trash(struct store *store, const char *name);
 
 /* To remove it, or to replace all that is in it. False: somebody else does. */
 bool workspace_claim(struct workspace *workspace);
 void workspace_disclaim(struct workspace *workspace);
+
+/* As WORKSPACE_SET says. -EREMCHG: it has another revision. ret_name: of its directory. */
+int workspace_set(struct store *store, const struct wire_workspace_set *q,
+                  char ret_name[WIRE_NAME_MAX + 1], struct failure *ret_failure);
+
+/* Reads meta.json of workspaces/NAME into the index, or notes that it is broken, or that it is not
+ * there. -ENOMEM, -EMFILE, -ENFILE: nothing was noted. */
+int workspace_read(struct store *store, const char *name);
 
 /* The next slot, for good. Under store.names for writing. */
 int store_take_slot(struct store *store, uint32_t *ret);
@@ -162,13 +172,20 @@ int workspace_visibility(struct store *store, struct bytes key, uint32_t flags,
 int workspace_set_visibility(struct store *store, struct bytes key, uint32_t flags,
                              struct bytes rules, struct failure *ret_failure);
 
-/* Names in workspaces/ that sort after `after`, sorted, each with its NUL, at most max and
- * in *ret one after the other. *ret_more: others follow. */
-int workspace_names(struct store *store, struct bytes after, size_t max, struct buffer *ret,
-                    bool *ret_more);
+/* The directory name that a key leads to. *ret_id: the key (key_place points to it) if it is a
+ * thread ID, else NULL. -ENOENT: no workspace can have this name. */
+int workspace_key_name(struct bytes key, uint32_t flags, char ret_name[THREAD_NAME_MAX + 1],
+                       const struct bytes **ret_id, const struct bytes *key_place);
 
-/* What meta.json of workspaces/NAME says, without opening the workspace. */
-int workspace_describe(struct store *store, const char *name, struct meta *ret);
+/* As store_workspace_find, under store.names; thread_id NULL: of any. */
+int workspace_find_locked(struct store *store, const char *name, const struct bytes *thread_id,
+                          struct workspace **ret);
+
+/* Moves it to the trash. Under store.names for writing. -EBUSY: it is claimed. */
+int workspace_remove_locked(struct store *store, struct workspace *workspace);
+
+/* What follows that, without the lock. */
+void workspace_removed(struct store *store);
 
 struct workspace *workspace_ref_locked(struct workspace *workspace);
 void workspace_unref_locked(struct workspace *workspace);

@@ -1,19 +1,22 @@
 #include "store/store_private.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "confine/confinement.h"
 #include "confine/policy_file.h"
 #include "store/fault.h"
 #include "store/grip.h"
+#include "store/labels.h"
 #include "store/meta.h"
 #include "store/path.h"
 #include "store/removal.h"
 #include "store/rules_file.h"
 #include "store/snapshot.h"
+#include "store/trash.h"
+#include "store/upkeep.h"
 #include "store/workspace_source.h"
 #include "store/view.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -43,10 +46,22 @@ static void workspace_free(struct workspace *workspace)
     free(workspace);
 }
 
+/* Not 0: what is to be written to its meta.json (meta_set_used). */
+static uint64_t note_use_locked(const struct workspace *workspace, bool live)
+{
+    struct store *store = workspace->store;
+    uint64_t write_ms = 0;
+    if (!workspace->removed &&
+        index_use(store->index, workspace->name, workspace->slot, live, &write_ms))
+        upkeep_wake(store->upkeep);
+    return write_ms;
+}
+
 void workspace_unref_locked(struct workspace *workspace)
 {
     if (--workspace->refs > 0)
         return;
+    (void)note_use_locked(workspace, false);
     /* One that was removed has left the table; its slot never comes again. */
     if (!workspace->removed)
         (void)table_take(&workspace->store->workspaces, workspace->slot);
@@ -81,6 +96,11 @@ uint32_t workspace_slot(const struct workspace *workspace)
     return workspace->slot;
 }
 
+bool workspace_is_stopped(const struct workspace *workspace)
+{
+    return atomic_load(&workspace->stopped);
+}
+
 const char *workspace_name(const struct workspace *workspace)
 {
     return workspace->name;
@@ -99,6 +119,7 @@ static int workspace_new(struct store *store, const char *name, const struct met
         .store = store,
         .refs = 1,
         .slot = meta->slot,
+        .stopped = meta->state == WIRE_WORKSPACE_STOPPED,
         .tree_fd = -1,
         .device = st->st_dev,
         .root_ino = st->st_ino,
@@ -129,7 +150,7 @@ static int workspace_new(struct store *store, const char *name, const struct met
 /* The one object of a workspace that is in use, or a new one. Takes tree_fd on success. */
 static int workspace_intern(struct store *store, const char *name, const struct meta *meta,
                             struct visibility_rules *rules, int *tree_fd, const struct stat *st,
-                            struct workspace **ret)
+                            struct workspace **ret, uint64_t *ret_write_ms)
 {
     store_lock(store);
     struct workspace *w = table_get(&store->workspaces, meta->slot);
@@ -147,6 +168,7 @@ static int workspace_intern(struct store *store, const char *name, const struct 
                 workspace_free(w);
         }
     }
+    *ret_write_ms = r == 0 ? note_use_locked(w, true) : 0;
     store_unlock(store);
     if (r == 0)
         *ret = w;
@@ -167,11 +189,11 @@ static int workspace_load(struct store *store, const char *name, struct meta *re
     return 0;
 }
 
-static int find_locked(struct store *store, const char *name, const struct bytes *thread_id,
-                       struct workspace **ret)
+int workspace_find_locked(struct store *store, const char *name, const struct bytes *thread_id,
+                          struct workspace **ret)
 {
     _cleanup_close_ int fd = -1;
-    struct meta meta;
+    _cleanup_meta_ struct meta meta = {0};
     int r = workspace_load(store, name, &meta, &fd);
     if (r < 0)
         return r;
@@ -186,14 +208,40 @@ static int find_locked(struct store *store, const char *name, const struct bytes
     r = rules_file_read(fd, &rules);
     if (r < 0)
         return r;
-    r = workspace_intern(store, name, &meta, rules, &tree_fd, &st, ret);
+    uint64_t used_ms, write_ms = 0;
+    r = meta_used(fd, &used_ms);
+    if (r == 0)
+        r = index_put(store->index, name, &meta, used_ms);
+    if (r == 0)
+        r = workspace_intern(store, name, &meta, rules, &tree_fd, &st, ret, &write_ms);
+    if (write_ms)
+        (void)meta_set_used(fd, write_ms);
     visibility_rules_unref(rules);
     return r;
 }
 
-/* The directory name that a key leads to. *ret_id: the key if it is a thread ID. */
-static int key_name(struct bytes key, uint32_t flags, char ret_name[THREAD_NAME_MAX + 1],
-                    const struct bytes **ret_id, const struct bytes *key_place)
+int workspace_read(struct store *store, const char *name)
+{
+    _cleanup_close_ int fd = -1;
+    _cleanup_meta_ struct meta meta = {0};
+    uint64_t used_ms;
+    (void)pthread_rwlock_rdlock(&store->names);
+    int r = workspace_load(store, name, &meta, &fd);
+    if (r == 0)
+        r = meta_used(fd, &used_ms);
+    if (r == 0)
+        r = index_put(store->index, name, &meta, used_ms);
+    else if (r == -ENOENT)
+        index_drop(store->index, name, 0);
+    bool again = r == -ENOMEM || r == -EMFILE || r == -ENFILE;
+    if (r < 0 && !again)
+        index_put_broken(store->index, name);
+    (void)pthread_rwlock_unlock(&store->names);
+    return again ? r : 0;
+}
+
+int workspace_key_name(struct bytes key, uint32_t flags, char ret_name[THREAD_NAME_MAX + 1],
+                       const struct bytes **ret_id, const struct bytes *key_place)
 {
     if (flags & ~(uint32_t)(WIRE_WORKSPACE_BY_NAME | WIRE_WORKSPACE_EXCLUSIVE))
         return -EINVAL;
@@ -216,11 +264,11 @@ int store_workspace_find(struct store *store, struct bytes key, uint32_t workspa
 {
     char name[THREAD_NAME_MAX + 1];
     const struct bytes *id;
-    int r = key_name(key, workspace_flags, name, &id, &key);
+    int r = workspace_key_name(key, workspace_flags, name, &id, &key);
     if (r < 0)
         return r;
     (void)pthread_rwlock_rdlock(&store->names);
-    r = find_locked(store, name, id, ret);
+    r = workspace_find_locked(store, name, id, ret);
     (void)pthread_rwlock_unlock(&store->names);
     return r;
 }
@@ -264,11 +312,8 @@ static int build(struct store *store, const char *temporary, const struct meta *
 
 void store_remove_built(struct store *store, const char *temporary)
 {
-    _cleanup_close_ int fd =
-        openat(store->tmp_fd, temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd >= 0)
-        (void)removal_empty(fd);
-    (void)unlinkat(store->tmp_fd, temporary, AT_REMOVEDIR);
+    if (trash_take(store, store->tmp_fd, temporary, temporary) == 0)
+        trash_wake(store->trash);
 }
 
 int store_rename_new(int from_fd, const char *from, int to_fd, const char *to)
@@ -282,17 +327,29 @@ int store_rename_new(int from_fd, const char *from, int to_fd, const char *to)
     return renameat(from_fd, from, to_fd, to) < 0 ? -errno : 0;
 }
 
-static int begin_meta(struct store *store, struct bytes thread_id, struct meta *ret)
+static uint64_t realtime_ms(const struct timespec *t)
 {
-    struct meta meta = {.thread_id_len = thread_id.len};
-    memcpy(meta.thread_id, thread_id.data, thread_id.len);
+    return (uint64_t)t->tv_sec * 1000 + (uint64_t)t->tv_nsec / NSEC_PER_MSEC;
+}
+
+/* Takes labels. Under store.names for writing. */
+static int begin_meta(struct store *store, const struct wire_workspace_create *q, char **labels,
+                      struct meta *ret)
+{
     struct timespec now;
+    int r = store_take_slot(store, &ret->slot);
+    if (r < 0)
+        return r;
     (void)clock_gettime(CLOCK_REALTIME, &now);
-    meta.created_at = (struct wire_time){.sec = now.tv_sec, .nsec = (uint32_t)now.tv_nsec};
-    int r = store_take_slot(store, &meta.slot);
-    if (r == 0)
-        *ret = meta;
-    return r;
+    memcpy(ret->thread_id, q->thread_id.data, q->thread_id.len);
+    ret->thread_id_len = q->thread_id.len;
+    ret->created_at = (struct wire_time){.sec = now.tv_sec, .nsec = (uint32_t)now.tv_nsec};
+    ret->state = WIRE_WORKSPACE_RUNNING;
+    ret->revision = 1;
+    ret->idle_ms = q->idle_ms;
+    ret->expires_ms = q->ttl_ms ? realtime_ms(&now) + q->ttl_ms : 0;
+    ret->labels = take_ptr(*labels);
+    return 0;
 }
 
 static int give_name_locked(struct store *store, const char *temporary, const char *name)
@@ -308,12 +365,12 @@ static int give_name_locked(struct store *store, const char *temporary, const ch
     return 0;
 }
 
-static int create_locked(struct store *store, struct bytes thread_id, const char *name,
-                         const struct policy *policy)
+static int create_locked(struct store *store, const struct wire_workspace_create *q,
+                         const char *name, const struct policy *policy, char **labels)
 {
-    struct meta meta;
+    _cleanup_meta_ struct meta meta = {0};
     char temporary[16];
-    int r = begin_meta(store, thread_id, &meta);
+    int r = begin_meta(store, q, labels, &meta);
     if (r < 0)
         return r;
     (void)snprintf(temporary, sizeof temporary, "%u", meta.slot);
@@ -327,18 +384,19 @@ static int create_locked(struct store *store, struct bytes thread_id, const char
 
 /* Like it, but for what takes long: nobody waits for that but who has asked. Two who make the same
  * at once both build it, and the second is refused. */
-static int create_from(struct store *store, struct bytes thread_id, const char *name,
-                       const struct policy *policy, const struct workspace_source *source,
-                       struct workspace **ret, struct failure *f)
+static int create_from(struct store *store, const struct wire_workspace_create *q, const char *name,
+                       const struct policy *policy, char **labels,
+                       const struct workspace_source *source, struct workspace **ret,
+                       struct failure *f)
 {
-    struct meta meta;
+    _cleanup_meta_ struct meta meta = {0};
     char temporary[16];
     struct workspace *there;
     (void)pthread_rwlock_wrlock(&store->names);
-    int r = find_locked(store, name, &thread_id, &there);
+    int r = workspace_find_locked(store, name, &q->thread_id, &there);
     if (r == 0)
         workspace_unref(there);
-    r = r == 0 ? -EEXIST : r == -ENOENT ? begin_meta(store, thread_id, &meta) : r;
+    r = r == 0 ? -EEXIST : r == -ENOENT ? begin_meta(store, q, labels, &meta) : r;
     (void)pthread_rwlock_unlock(&store->names);
     if (r < 0)
         return r;
@@ -348,7 +406,7 @@ static int create_from(struct store *store, struct bytes thread_id, const char *
     if (r == 0)
         r = give_name_locked(store, temporary, name);
     if (r == 0)
-        r = find_locked(store, name, &thread_id, ret);
+        r = workspace_find_locked(store, name, &q->thread_id, ret);
     (void)pthread_rwlock_unlock(&store->names);
     if (r < 0)
         store_remove_built(store, temporary);
@@ -379,45 +437,75 @@ int store_set_policy(struct store *store, const char *policy, const char *from,
     return 0;
 }
 
-int workspace_create(struct store *store, const struct wire_workspace_create *m,
-                     const struct workspace_source *source, struct workspace **ret,
-                     bool *ret_created, struct failure *ret_failure)
+static int check_create(const struct wire_workspace_create *q, struct failure *f)
 {
     const uint32_t sources = WIRE_WORKSPACE_FROM_STREAM | WIRE_WORKSPACE_FROM_SNAPSHOT |
                              WIRE_WORKSPACE_FROM_WORKSPACE | WIRE_WORKSPACE_LIVE;
+    if (q->flags & ~(WIRE_WORKSPACE_EXCLUSIVE | sources))
+        return -EINVAL;
+    if (q->ttl_ms > WIRE_LIFE_MAX_MS)
+        return failure_set(f, -EINVAL, "ttl: too long");
+    if (q->idle_ms > WIRE_LIFE_MAX_MS)
+        return failure_set(f, -EINVAL, "idle TTL: too long");
+    return 0;
+}
+
+/* Only who finds none waits for who makes one. */
+static int find_or_create(struct store *store, const struct wire_workspace_create *q,
+                          const char *name, const struct policy *policy, char **labels,
+                          struct workspace **ret, bool *ret_created)
+{
+    (void)pthread_rwlock_rdlock(&store->names);
+    int r = workspace_find_locked(store, name, &q->thread_id, ret);
+    (void)pthread_rwlock_unlock(&store->names);
+    if (r == -ENOENT) {
+        (void)pthread_rwlock_wrlock(&store->names);
+        r = workspace_find_locked(store, name, &q->thread_id, ret);
+        if (r == -ENOENT) {
+            r = create_locked(store, q, name, policy, labels);
+            if (r == 0)
+                r = workspace_find_locked(store, name, &q->thread_id, ret);
+            *ret_created = r == 0;
+        }
+        (void)pthread_rwlock_unlock(&store->names);
+    }
+    if (r == 0 && !*ret_created && ((q->flags & WIRE_WORKSPACE_EXCLUSIVE) || q->policy.len > 0))
+        r = -EEXIST;
+    return r;
+}
+
+int workspace_create(struct store *store, const struct wire_workspace_create *q,
+                     const struct workspace_source *source, struct workspace **ret,
+                     bool *ret_created, struct failure *ret_failure)
+{
     char name[THREAD_NAME_MAX + 1];
     ret_failure->text[0] = 0;
-    if (m->flags & ~(WIRE_WORKSPACE_EXCLUSIVE | sources))
-        return -EINVAL;
-    int r = thread_id_to_name(m->thread_id, name);
+    int r = check_create(q, ret_failure);
+    if (r == 0)
+        r = thread_id_to_name(q->thread_id, name);
     if (r < 0)
         return r;
     _cleanup_policy_ struct policy own = {0};
-    r = read_policy(store, m->policy, &own, ret_failure);
+    _cleanup_free_ char *labels = NULL;
+    r = read_policy(store, q->policy, &own, ret_failure);
+    if (r == 0)
+        r = labels_parse(q->labels, &labels, ret_failure);
     if (r < 0)
         return r;
     _cleanup_workspace_ struct workspace *workspace = NULL;
     bool created = false;
     if (source) {
-        bool inherits = source->rules_fd >= 0 && m->policy.len == 0;
-        r = create_from(store, m->thread_id, name, inherits ? NULL : &own, source, &workspace,
+        bool inherits = source->rules_fd >= 0 && q->policy.len == 0;
+        r = create_from(store, q, name, inherits ? NULL : &own, &labels, source, &workspace,
                         ret_failure);
         created = r == 0;
     } else {
-        (void)pthread_rwlock_wrlock(&store->names);
-        r = find_locked(store, name, &m->thread_id, &workspace);
-        if (r == 0 && ((m->flags & WIRE_WORKSPACE_EXCLUSIVE) || m->policy.len > 0)) {
-            r = -EEXIST;
-        } else if (r == -ENOENT) {
-            r = create_locked(store, m->thread_id, name, &own);
-            if (r == 0)
-                r = find_locked(store, name, &m->thread_id, &workspace);
-            created = r == 0;
-        }
-        (void)pthread_rwlock_unlock(&store->names);
+        r = find_or_create(store, q, name, &own, &labels, &workspace, &created);
     }
     if (r < 0)
         return r;
+    if (created && (q->ttl_ms || q->idle_ms))
+        upkeep_wake(store->upkeep);
     *ret = take_ptr(workspace);
     *ret_created = created;
     return 0;
@@ -451,49 +539,49 @@ static void mark_removed(struct workspace *workspace)
     store_unlock(store);
 }
 
-/* Deletes trash/NAME. */
-void store_delete_trash(struct store *store, const char *name)
+int workspace_remove_locked(struct store *store, struct workspace *workspace)
 {
-    _cleanup_close_ int fd =
-        openat(store->trash_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    int r = fd < 0 ? -errno : removal_empty(fd);
-    if (r == 0 && unlinkat(store->trash_fd, name, AT_REMOVEDIR) < 0)
-        r = -errno;
-    if (r < 0)
-        log_warning("cannot delete all of %s/trash/%s, which was a workspace: %s", store->root,
-                    name, strerror(-r));
+    char trash_name[16];
+    if (!workspace_claim(workspace))
+        return -EBUSY;
+    (void)snprintf(trash_name, sizeof trash_name, "%u", workspace->slot);
+    int r = trash_take(store, store->workspaces_fd, workspace->name, trash_name);
+    if (r < 0) {
+        workspace_disclaim(workspace);
+        return r;
+    }
+    mark_removed(workspace);
+    index_drop(store->index, workspace->name, workspace->slot);
+    fault_point(FAULT_WORKSPACE_TRASHED);
+    if (fsync(store->workspaces_fd) < 0)
+        return -errno;
+    fault_point(FAULT_WORKSPACE_REMOVED);
+    return 0;
+}
+
+void workspace_removed(struct store *store)
+{
+    /* Descriptors kept for the workspace's directories would keep them from going. */
+    grip_trim(store, 0);
+    trash_wake(store->trash);
 }
 
 int workspace_remove(struct store *store, struct bytes key, uint32_t flags)
 {
-    char name[THREAD_NAME_MAX + 1], trash_name[16];
+    char name[THREAD_NAME_MAX + 1];
     const struct bytes *id;
-    int r = key_name(key, flags & ~(uint32_t)WIRE_WORKSPACE_FORCE, name, &id, &key);
+    int r = workspace_key_name(key, flags & ~(uint32_t)WIRE_WORKSPACE_FORCE, name, &id, &key);
     if (r < 0)
         return r;
     _cleanup_workspace_ struct workspace *workspace = NULL;
     (void)pthread_rwlock_wrlock(&store->names);
-    r = find_locked(store, name, id, &workspace);
-    if (r == 0 && !workspace_claim(workspace))
-        r = -EBUSY;
-    if (r == 0) {
-        (void)snprintf(trash_name, sizeof trash_name, "%u", workspace->slot);
-        r = store_rename_new(store->workspaces_fd, name, store->trash_fd, trash_name);
-        if (r < 0)
-            workspace_disclaim(workspace);
-    }
-    if (r == 0) {
-        mark_removed(workspace);
-        if (fsync(store->workspaces_fd) < 0)
-            r = -errno;
-    }
+    r = workspace_find_locked(store, name, id, &workspace);
+    if (r == 0)
+        r = workspace_remove_locked(store, workspace);
     (void)pthread_rwlock_unlock(&store->names);
-    if (r < 0)
-        return r;
-    /* Descriptors kept for the workspace's directories would keep them from going. */
-    grip_trim(store, 0);
-    store_delete_trash(store, trash_name);
-    return 0;
+    if (r == 0)
+        workspace_removed(store);
+    return r;
 }
 
 /* --- visibility ------------------------------------------------------------------ */
@@ -562,105 +650,14 @@ int workspace_set_visibility(struct store *store, struct bytes key, uint32_t fla
     char name[THREAD_NAME_MAX + 1];
     const struct bytes *id;
     bool append = flags & WIRE_WORKSPACE_APPEND;
-    int r = key_name(key, flags & ~(uint32_t)WIRE_WORKSPACE_APPEND, name, &id, &key);
+    int r = workspace_key_name(key, flags & ~(uint32_t)WIRE_WORKSPACE_APPEND, name, &id, &key);
     if (r < 0)
         return r;
     _cleanup_workspace_ struct workspace *workspace = NULL;
     (void)pthread_rwlock_wrlock(&store->names);
-    r = find_locked(store, name, id, &workspace);
+    r = workspace_find_locked(store, name, id, &workspace);
     if (r == 0)
         r = set_visibility_locked(workspace, append, rules, ret_failure);
-    (void)pthread_rwlock_unlock(&store->names);
-    return r;
-}
-
-/* --- listing --------------------------------------------------------------------- */
-
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static void close_stream(DIR **stream)
-{
-    if (*stream)
-        (void)closedir(*stream);
-}
-
-static int open_names(struct store *store, DIR **ret)
-{
-    _cleanup_close_ int fd = openat(store->workspaces_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return -errno;
-    *ret = fdopendir(fd);
-    if (!*ret)
-        return -errno;
-    (void)take_fd(&fd);
-    return 0;
-}
-
-/* All names after `after`, in no order, each with its NUL; *ret_count of them. */
-static int read_names(DIR *stream, struct bytes after, struct buffer *ret, size_t *ret_count)
-{
-    size_t count = 0;
-    for (;;) {
-        errno = 0;
-        const struct dirent *entry = readdir(stream);
-        if (!entry) {
-            *ret_count = count;
-            return -errno;
-        }
-        if (entry->d_name[0] == '.')
-            continue;
-        size_t len = strlen(entry->d_name);
-        int order = after.len == 0
-                        ? 1
-                        : memcmp(entry->d_name, after.data, len < after.len ? len : after.len);
-        if (order < 0 || (order == 0 && len <= after.len))
-            continue;
-        int r = buffer_append(ret, entry->d_name, len + 1);
-        if (r < 0)
-            return r;
-        count++;
-    }
-}
-
-int workspace_names(struct store *store, struct bytes after, size_t max, struct buffer *ret,
-                    bool *ret_more)
-{
-    _cleanup_(close_stream) DIR *stream = NULL;
-    _cleanup_buffer_ struct buffer all = {0};
-    size_t count = 0;
-    int r = open_names(store, &stream);
-    if (r == 0)
-        r = read_names(stream, after, &all, &count);
-    if (r < 0)
-        return r;
-    if (count == 0) {
-        *ret_more = false;
-        return 0;
-    }
-    _cleanup_free_ char **names = malloc(count * sizeof *names);
-    if (!names)
-        return -ENOMEM;
-    char *at = (char *)all.data;
-    for (size_t i = 0; i < count; i++, at += strlen(at) + 1)
-        names[i] = at;
-    qsort(names, count, sizeof *names, compare_names);
-    for (size_t i = 0; i < count && i < max; i++) {
-        r = buffer_append(ret, names[i], strlen(names[i]) + 1);
-        if (r < 0)
-            return r;
-    }
-    *ret_more = count > max;
-    return 0;
-}
-
-int workspace_describe(struct store *store, const char *name, struct meta *ret)
-{
-    _cleanup_close_ int fd = -1;
-    (void)pthread_rwlock_rdlock(&store->names);
-    int r = workspace_load(store, name, ret, &fd);
     (void)pthread_rwlock_unlock(&store->names);
     return r;
 }

@@ -5,6 +5,7 @@ import stat
 import time
 
 from lib import berthwire as wire
+from lib.harness import wait_until
 
 C = wire.CONSTANTS
 DIRECTORY, FILE, SYMLINK, HARD_LINK, FIFO, DATA, XATTR = (
@@ -147,6 +148,8 @@ def fill(top):
 
 
 def left_over(service):
+    """What lies in the trash is about to go."""
+    wait_until(lambda: not os.listdir(service.root / "trash"), timeout=60, what="an empty trash/")
     return {name: os.listdir(service.root / name) for name in ("tmp", "trash", "restores")}
 
 

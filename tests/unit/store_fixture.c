@@ -71,7 +71,7 @@ void remove_directory(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     assert_true(fd >= 0);
-    (void)removal_empty(fd);
+    (void)removal_empty(fd, NULL);
     (void)close(fd);
     assert_int_equal(rmdir(path), 0);
 }

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "store/trash.h"
 
 /* Each message so often in each race, but for no longer than BERTH_RACE_SECONDS, else this. */
 #define ROUNDS 2000
@@ -279,6 +280,7 @@ static void test_workspace_removal(void **state)
     (void)pthread_join(swapper.thread, NULL);
     (void)close(swapper.tree_fd);
     assert_true(swapper.count > REMOVALS / 10); /* a busy machine gives it little time */
+    trash_settle(f->store->trash);
     make_path(path, f->root, "trash");
     assert_true(directory_empty(path));
     canaries_check(&c);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "store/removal.h"
+#include "store/trash.h"
 
 static int create(struct fixture *f, struct bytes id, uint32_t flags)
 {
@@ -223,6 +224,7 @@ static void test_remove_in_use(void **state)
     assert_int_equal(remove_key(f, "nothing", 0), -ENOENT);
     assert_int_equal(remove_key(f, "demo", WIRE_WORKSPACE_BY_NAME), 0);
     char path[4096];
+    trash_settle(f->store->trash);
     assert_true(directory_empty(root_path(f, "trash", path)));
     assert_int_equal(remove_key(f, "demo", 0), -ENOENT);
     assert_int_equal(t_open_workspace(f, "demo"), -ENOENT);
@@ -310,6 +312,7 @@ static void test_remove_hostile(void **state)
     assert_int_equal(mkdir(inside, 0755), 0);
     make_hostile(f->tree, outside);
     assert_int_equal(remove_key(f, "demo", 0), 0);
+    trash_settle(f->store->trash);
     assert_true(directory_empty(root_path(f, "trash", path)));
     assert_int_equal(access(inside, F_OK), 0);
     struct stat st;
@@ -324,11 +327,13 @@ static void test_leftovers(void **state)
     (void)snprintf(outside, sizeof outside, "%s/outside", f->directory);
     assert_int_equal(mkdir(outside, 0755), 0);
     static const char *const names[] = {"trash/7", "trash/0", "tmp/8"};
+    trash_settle(f->store->trash); /* this store is not to find them */
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         assert_int_equal(mkdir(root_path(f, names[i], path), 0700), 0);
         make_hostile(path, outside);
     }
     fixture_reopen(f, NULL);
+    trash_settle(f->store->trash);
     assert_true(directory_empty(root_path(f, "trash", path)));
     assert_true(directory_empty(root_path(f, "tmp", path)));
     assert_int_equal(access(outside, F_OK), 0);
@@ -363,6 +368,7 @@ static void test_remove_while_written(void **state)
     struct failure failure = {0};
     assert_int_equal(store_open(f->root, WATCH_AUTO, &f->store, &failure), 0);
     assert_int_equal(file_session_new(f->store, &f->session), 0);
+    trash_settle(f->store->trash);
     assert_true(directory_empty(root_path(f, "trash", path)));
 }
 
