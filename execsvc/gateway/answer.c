@@ -162,7 +162,9 @@ int exchange_reply_empty(struct exchange *x, int status)
 
 int exchange_reply_json(struct exchange *x, int status, json_t *value)
 {
-    _cleanup_free_ char *text = value ? json_dumps(value, JSON_COMPACT) : NULL;
+    /* As many digits as a double has, and not one of rounding more. */
+    _cleanup_free_ char *text =
+        value ? json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
     json_decref(value);
     if (!text)
         return -ENOMEM;

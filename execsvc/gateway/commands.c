@@ -190,7 +190,8 @@ struct report {
     char id[WIRE_EXEC_ID_MAX + 1];
     uint64_t from[2]; /* offsets where what is told begins */
     struct buffer output[2];
-    bool hole[2]; /* not all of what follows could be kept */
+    bool hole[2];    /* not all of what follows could be kept */
+    uint64_t end[2]; /* of what has come */
 };
 
 static int told(int r, struct failure *f)
@@ -232,6 +233,7 @@ static int on_started(struct report *p, const struct wire_exec_started *s, struc
 static int on_output(struct report *p, const struct wire_exec_output *o, struct failure *f)
 {
     size_t i = o->stream == 2;
+    p->end[i] = o->offset + o->data.len;
     if (!p->stream) {
         size_t room = OUTPUT_MAX - p->output[i].len;
         p->hole[i] = p->hole[i] || o->offset != p->from[i] + p->output[i].len;
@@ -283,8 +285,9 @@ static json_t *ended_json(struct report *p, const struct wire_exec_exit *v, bool
     const char *event = running ? "running" : "ended";
     if (o && json_object_set_new(o, "id", p->id[0] ? json_string(p->id) : json_null()) == 0 &&
         (!p->stream || json_object_set_new(o, "event", json_string(event)) == 0) &&
-        (p->detached || (add_output(p, o, 0, v->stdout_bytes, v->stdout_dropped) == 0 &&
-                         add_output(p, o, 1, v->stderr_bytes, v->stderr_dropped) == 0)))
+        (p->detached ||
+         (add_output(p, o, 0, running ? p->end[0] : v->stdout_bytes, v->stdout_dropped) == 0 &&
+          add_output(p, o, 1, running ? p->end[1] : v->stderr_bytes, v->stderr_dropped) == 0)))
         return o;
     json_decref(o);
     return NULL;
@@ -400,7 +403,8 @@ int exec_attach(struct exchange *x, struct failure *f)
     struct report p = {.x = x,
                        .workspace = m.workspace,
                        .stream = wants_stream(x),
-                       .from = {m.from_stdout, m.from_stderr}};
+                       .from = {m.from_stdout, m.from_stderr},
+                       .end = {m.from_stdout, m.from_stderr}};
     (void)snprintf(p.id, sizeof p.id, "%.*s", (int)m.id.len, (const char *)m.id.data);
     r = invocation_attach(u, &m, &p.invocation, f);
     return r < 0 ? r : report(&p, f);

@@ -66,7 +66,7 @@ int file_write(struct file_writer *w, struct bytes data, struct failure *ret_fai
  * condition to the same file, the second finds what the first has put there. -EREMCHG as
  * file_create; -EBUSY: some program has locked the file (flock), for longer than FILE_LOCK_MS.
  * *ret: what is there now; *ret_made: nothing was. */
-#define FILE_LOCK_MS 5000
+#define FILE_LOCK_MS 2000
 int file_commit(struct file_writer *w, struct wire_attr *ret, bool *ret_made,
                 struct failure *ret_failure);
 

@@ -368,6 +368,19 @@ int file_commit(struct file_writer *w, struct wire_attr *ret, bool *ret_made,
     return r;
 }
 
+/* Waited for, though the caller may have hung up: otherwise it may never be sent. */
+static void remove_passing(struct file_writer *w)
+{
+    struct failure ignored;
+    const struct wire_message m = {
+        .type = WIRE_UNLINK,
+        .unlink = {.parent = w->place->directory, .name = bytes_of_string(w->name)}};
+    if (!w->name[0])
+        return;
+    (void)upstream_set_caller(tree_upstream(w->tree), -1);
+    (void)simple_call(w, &m, &ignored);
+}
+
 void file_writer_free(struct file_writer *w)
 {
     if (!w)
@@ -378,15 +391,7 @@ void file_writer_free(struct file_writer *w)
     }
     release(w, &w->handle);
     unlock(w);
-    const struct wire_message m = {
-        .type = WIRE_UNLINK,
-        .unlink = {.parent = w->place->directory, .name = bytes_of_string(w->name)}};
-    struct upstream_call *call;
-    /* Not waited for: the caller may have hung up. It is sent, and so done. */
-    if (w->name[0] && upstream_start(tree_upstream(w->tree), &m, &call) == 0) {
-        upstream_drop(call, 0);
-        upstream_flush(tree_upstream(w->tree));
-    }
+    remove_passing(w);
     buffer_release(&w->pending);
     free(w);
 }

@@ -11,6 +11,11 @@
 #include "base/table.h"
 #include "gateway/file.h"
 
+/* So long, and so many reports, what has gone is not told yet, since it may have got another name.
+ */
+#define PAIR_MS 20
+#define PAIR_REPORTS 4
+
 /* A name that the watch knows. */
 struct entry {
     struct entry *parent;      /* NULL: the directory where the watch begins */
@@ -46,8 +51,11 @@ struct observer {
     bool complete;
     bool gone;
     struct entry *root;
-    struct table by_identity; /* of table_hash_pair(ino, generation) */
-    struct table by_name;     /* of the parent and the name's hash */
+    struct wire_attr above; /* of the directory the root is in; ino 0: it has none, */
+    uint64_t above_node;
+    char name[WIRE_NAME_MAX + 1]; /* and its name there */
+    struct table by_identity;     /* of table_hash_pair(ino, generation) */
+    struct table by_name;         /* of the parent and the name's hash */
     size_t count;
     struct buffer queue; /* struct told */
     size_t queue_at;
@@ -226,6 +234,10 @@ static int put_path(struct observer *w, const struct entry *e, size_t *ret, size
     int r = buffer_reserve(&w->paths, len);
     if (r < 0)
         return r;
+    if (len == 0) { /* the workspace itself */
+        *ret = *ret_len = 0;
+        return 0;
+    }
     uint8_t *from = w->paths.data + w->paths.len;
     size_t at = len;
     for (const struct entry *p = e; p->parent; p = p->parent) {
@@ -325,12 +337,12 @@ static int scan_below(struct observer *w, struct entry *directory, bool quiet, s
 }
 
 /* What a name leads to; node 0: nothing. The reference is the caller's. */
-static int look_up(struct observer *w, const struct entry *directory, const char *name,
-                   uint64_t *ret_node, struct wire_attr *ret, struct failure *f)
+static int look_up(struct observer *w, uint64_t directory, const char *name, uint64_t *ret_node,
+                   struct wire_attr *ret, struct failure *f)
 {
     _cleanup_frame_ struct wire_frame *reply = NULL;
-    const struct wire_message m = {
-        .type = WIRE_LOOKUP, .lookup = {.parent = directory->node, .name = bytes_of_string(name)}};
+    const struct wire_message m = {.type = WIRE_LOOKUP,
+                                   .lookup = {.parent = directory, .name = bytes_of_string(name)}};
     int r = tree_call(w->tree, &m, &reply, f);
     *ret_node = 0;
     if (r == -ENOENT || r == -ESTALE)
@@ -352,7 +364,7 @@ static int name_changed(struct observer *w, struct entry *directory, const char 
     if ((directory != w->root && !w->recursive) || (w->only && strcmp(name, w->only) != 0) ||
         file_name_is_passing(name))
         return 0;
-    int r = look_up(w, directory, name, &node, &attr, f);
+    int r = look_up(w, directory->node, name, &node, &attr, f);
     if (r < 0)
         return r;
     struct entry *e = find_name(w, directory, name);
@@ -378,17 +390,27 @@ static int name_changed(struct observer *w, struct entry *directory, const char 
     return e->type == S_IFDIR && w->recursive ? scan_below(w, e, moved, f) : 0;
 }
 
+/* The place leads elsewhere, or nowhere. */
+static int place_changed(struct observer *w, struct failure *f)
+{
+    uint64_t node;
+    struct wire_attr attr;
+    int r = look_up(w, w->above_node, w->name, &node, &attr, f);
+    if (r < 0)
+        return r;
+    tree_forget(w->tree, node);
+    if (node && attr.ino == w->root->ino && attr.generation == w->root->generation)
+        return 0;
+    w->gone = true;
+    return tell(w, OBSERVER_REMOVED, w->root);
+}
+
 static int attributes_changed(struct observer *w, struct entry *e, struct failure *f)
 {
     _cleanup_frame_ struct wire_frame *reply = NULL;
     const struct wire_message m = {.type = WIRE_GETATTR, .getattr.node = e->node};
     int r = tree_call(w->tree, &m, &reply, f);
-    bool gone = r == -ESTALE || r == -ENOENT || (r == 0 && reply->message.attrs.attr.nlink == 0);
-    if (gone && e == w->root) {
-        w->gone = true;
-        return tell(w, OBSERVER_REMOVED, e);
-    }
-    if (gone)
+    if (r == -ESTALE || r == -ENOENT || (r == 0 && reply->message.attrs.attr.nlink == 0))
         return 0; /* its name tells */
     if (r < 0)
         return r;
@@ -422,12 +444,15 @@ static int take_change(struct observer *w, const struct wire_change *c, struct f
     if (c->kinds & WIRE_CHANGE_ALL)
         return resync(w, f);
     (void)snprintf(name, sizeof name, "%.*s", (int)c->name.len, (const char *)c->name.data);
+    if ((c->kinds & WIRE_CHANGE_NAME) && w->above.ino && c->ino == w->above.ino &&
+        c->generation == w->above.generation && strcmp(name, w->name) == 0)
+        return place_changed(w, f);
     struct entry *e = find_identity(w, NULL, c->ino, c->generation);
     /* A directory has one name; and what its change drops may be others of this chain. */
     if (e && e->type == S_IFDIR) {
         if (c->kinds & WIRE_CHANGE_NAME)
             r = name_changed(w, e, name, f);
-        else if (c->kinds & WIRE_CHANGE_ATTR)
+        if (r == 0 && (c->kinds & WIRE_CHANGE_ATTR))
             r = attributes_changed(w, e, f);
         return r;
     }
@@ -447,7 +472,6 @@ static int take_changes(struct observer *w, const struct wire_changes *changes, 
     uint32_t offset = 0;
     struct bytes element;
     int r = 0;
-    w->queue.len = w->queue_at = w->paths.len = 0;
     f->error = 0;
     while (r == 0 && !w->gone && wire_list_next(&changes->items, &offset, &element)) {
         struct wire_message m;
@@ -466,11 +490,38 @@ static bool take_told(struct observer *w, struct observer_event *ret)
     if (w->queue_at >= w->queue.len / sizeof *queue)
         return false;
     const struct told *t = &queue[w->queue_at++];
-    *ret = (struct observer_event){.kind = t->kind,
-                                   .type = t->type,
-                                   .path = bytes_of(w->paths.data + t->path, t->path_len),
-                                   .from = bytes_of(w->paths.data + t->from, t->from_len)};
+    *ret = (struct observer_event){.kind = t->kind, .type = t->type};
+    if (t->path_len > 0)
+        ret->path = bytes_of(w->paths.data + t->path, t->path_len);
+    if (t->from_len > 0)
+        ret->from = bytes_of(w->paths.data + t->from, t->from_len);
     return true;
+}
+
+static bool has_told(const struct observer *w, enum observer_kind kind)
+{
+    const struct told *queue = (const void *)w->queue.data;
+    for (size_t i = w->queue_at; i < w->queue.len / sizeof *queue; i++)
+        if (queue[i].kind == kind)
+            return true;
+    return false;
+}
+
+/* Waits for one report. 0, -EAGAIN. */
+static int take_report(struct observer *w, int timeout_ms, struct failure *f)
+{
+    _cleanup_frame_ struct wire_frame *item = NULL;
+    int r = upstream_next(w->call, timeout_ms, &item);
+    if (r == -EAGAIN)
+        return r;
+    if (r < 0)
+        return failure_set(f, r, "%s", strerror(-r));
+    if (r == 0) {
+        r = upstream_finish(take_ptr(w->call), &item, f);
+        w->gone = true;
+        return r < 0 ? r : failure_set(f, -ESHUTDOWN, "the service ends the report");
+    }
+    return item->message.type == WIRE_CHANGES ? take_changes(w, &item->message.changes, f) : 0;
 }
 
 int observer_next(struct observer *w, int timeout_ms, struct observer_event *ret,
@@ -479,27 +530,19 @@ int observer_next(struct observer *w, int timeout_ms, struct observer_event *ret
     uint64_t deadline =
         timeout_ms < 0 ? UINT64_MAX : clock_monotonic_ns() + (uint64_t)timeout_ms * NSEC_PER_MSEC;
     while (!take_told(w, ret)) {
-        _cleanup_frame_ struct wire_frame *item = NULL;
         uint64_t now = clock_monotonic_ns();
         if (w->gone)
             return failure_set(ret_failure, -ENOENT, "what was watched is gone");
+        w->queue.len = w->queue_at = w->paths.len = 0;
         int left = timeout_ms < 0   ? -1
                    : now < deadline ? (int)((deadline - now) / NSEC_PER_MSEC)
                                     : 0;
-        int r = upstream_next(w->call, left, &item);
-        if (r == -EAGAIN)
-            return r;
-        if (r < 0)
-            return failure_set(ret_failure, r, "%s", strerror(-r));
-        if (r == 0) {
-            r = upstream_finish(take_ptr(w->call), &item, ret_failure);
-            w->gone = true;
-            return r < 0 ? r : failure_set(ret_failure, -ESHUTDOWN, "the service ends the report");
-        }
-        r = item->message.type == WIRE_CHANGES
-                ? take_changes(w, &item->message.changes, ret_failure)
-                : 0;
-        if (r < 0)
+        int r = take_report(w, left, ret_failure);
+        /* The halves of a renaming may be in two reports. */
+        for (int i = 0; r == 0 && !w->gone && has_told(w, OBSERVER_REMOVED) && i < PAIR_REPORTS;
+             i++)
+            r = take_report(w, PAIR_MS, ret_failure);
+        if (r < 0 && (r != -EAGAIN || w->queue.len == 0))
             return r;
     }
     return 0;
@@ -534,6 +577,19 @@ static int subscribe(struct observer *w, struct failure *f)
     return 0;
 }
 
+static int note_above(struct observer *w, const struct place *p, struct failure *f)
+{
+    _cleanup_frame_ struct wire_frame *reply = NULL;
+    const struct wire_message m = {.type = WIRE_GETATTR, .getattr.node = p->directory};
+    int r = tree_call(w->tree, &m, &reply, f);
+    if (r < 0)
+        return r;
+    w->above = reply->message.attrs.attr;
+    w->above_node = p->directory;
+    (void)snprintf(w->name, sizeof w->name, "%s", p->name);
+    return 0;
+}
+
 /* The root: the place, or (a file) the directory it is in. */
 static int begin(struct observer *w, const struct place *p, struct failure *f)
 {
@@ -555,6 +611,10 @@ static int begin(struct observer *w, const struct place *p, struct failure *f)
     if (r < 0)
         return failure_set(f, r, "out of memory");
     w->root->node = m.getattr.node; /* the tree holds it */
+    if (!file && p->directory)
+        r = note_above(w, p, f);
+    if (r < 0)
+        return r;
     r = file ? name_changed(w, w->root, w->only, f) : scan_below(w, w->root, true, f);
     w->queue.len = 0;
     if (r == -EMSGSIZE)

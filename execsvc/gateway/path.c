@@ -65,6 +65,7 @@ void tree_close(struct tree *t)
     if (!t)
         return;
     send_forgotten(t);
+    buffer_release(&t->forgotten);
     t->forgotten = t->held;
     send_forgotten(t);
     buffer_release(&t->forgotten);
@@ -239,7 +240,9 @@ static int follow(struct walk *w, uint64_t node, struct bytes name)
     size_t left = w->rest.len - w->at;
     if (text.len + left > PATH_BYTES_MAX)
         return fail(w, -ENAMETOOLONG, name, NULL);
-    r = buffer_append(&rest, text.data, text.len);
+    r = buffer_reserve(&rest, text.len + left + 1);
+    if (r == 0)
+        r = buffer_append(&rest, text.data, text.len);
     if (r == 0)
         r = buffer_append(&rest, w->rest.data + w->at, left);
     if (r < 0)
@@ -359,6 +362,8 @@ int path_walk(struct tree *t, struct bytes path, unsigned flags, struct place *r
     if (path.len > 0 && memchr(path.data, 0, path.len))
         return failure_set(ret_failure, -EINVAL, "the path has a NUL in it");
     int r = push(&w, t->root, &t->root_attr, (struct bytes){0});
+    if (r == 0)
+        r = buffer_reserve(&w.rest, path.len + 1); /* an empty one has an address, too */
     if (r == 0)
         r = buffer_append(&w.rest, path.data, path.len);
     if (r < 0)
