@@ -111,6 +111,8 @@ static struct conversation_upstream *find(struct conversation *c, const char *to
     struct conversation_upstream *oldest = &c->upstreams[0];
     for (size_t i = 0; i < CONVERSATION_UPSTREAMS_MAX; i++) {
         struct conversation_upstream *u = &c->upstreams[i];
+        if (u->upstream)
+            upstream_flush(u->upstream); /* it may have been ended since */
         if (u->upstream && upstream_is_lost(u->upstream))
             drop(u);
         if (u->upstream && same(u->token, token))
@@ -128,7 +130,9 @@ static int refused(struct exchange *x, const struct stream_refusal *refusal, int
 {
     if (refusal->status != 401 && refusal->status != 403 && refusal->status != 429 &&
         refusal->status != 503)
-        return error;
+        return error == -ENOMEM
+                   ? error
+                   : failure_set(f, -ECONNREFUSED, "the service takes no connection now");
     x->unauthorized = refusal->status;
     x->retry_s = refusal->retry_s;
     return failure_set(f, error, "%s", refusal->reason);

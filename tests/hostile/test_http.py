@@ -203,6 +203,18 @@ def test_credentials_of_each_request(harness):
         assert answer.status == 401 and answer.fields["www-authenticate"] == 'Bearer realm="berth"'
 
 
+def test_credential_that_is_taken_back(harness):
+    """Between two requests of one connection: the next one is not let in."""
+    access = harness.access_file({"id": "kept", "secret": "kept"}, {"id": "gone", "secret": "gone"})
+    service = harness.start_service(http=True, access_file=access)
+    with Http(service.http_url, "gone") as http, Http(service.http_url, "kept") as other:
+        assert http.get("/v1/workspaces").status == other.get("/v1/workspaces").status == 200
+        access.write_text("".join(line for line in access.open() if '"gone"' not in line))
+        service.wait_for_line("the access of gone has ended")
+        assert http.get("/v1/workspaces").status == 401
+        assert other.get("/v1/workspaces").status == 200
+
+
 def test_tickets_are_of_no_use_elsewhere(harness):
     """At the gateway's own socket nobody gets in without one of a connection that is there."""
     service = harness.start_service()
@@ -261,6 +273,20 @@ def test_gateway_is_started_again(service):
         wait_until(again)
         assert gateway_of(service) != old
     service.wait_for_line("what answers HTTP was ended by signal 9")
+
+
+def test_service_that_crashed(service):
+    """HTTP goes on with the next one, by the same gateway; what was under way is cut."""
+    with Http(service.url) as http:
+        assert http.get("/v1/workspaces").status == 200
+        gateway, old = gateway_of(service), service.pid
+        service.expected_crashes = 1
+        os.kill(old, 9)
+        assert http.is_closed()
+        wait_until(lambda: service.pid not in (old, service.popen.pid))
+    with Http(service.url) as http:
+        assert http.get("/v1/workspaces").status == 200
+        assert gateway_of(service) == gateway
 
 
 def test_confinement_of_the_gateway(service):

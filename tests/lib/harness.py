@@ -102,9 +102,10 @@ def is_alive(pid):
 
 
 def is_serving(pid):
-    """Whether this process is a service, and not a keeper that its starter is about to let go."""
+    """Whether this process is a service: not a keeper that its starter is about to let go, and not
+    the gateway."""
     try:
-        return os.getsid(pid) != pid
+        return os.getsid(pid) != pid and Path(f"/proc/{pid}/comm").read_text() != "berthd-gateway\n"
     except OSError:
         return False
 
