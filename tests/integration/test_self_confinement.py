@@ -256,7 +256,9 @@ def try_in_worker(harness, without=None):
     found = {}
     with Http(service.url) as http:
         assert http.get("/v1/workspaces").status == 200
-        with inject.held(worker_of(service)) as thread:
+        pid = worker_of(service)
+        wait_until(lambda: not Path(f"/proc/{pid}/syscall").read_text().startswith("running"))
+        with inject.held(pid) as thread:
             for name, (_, _, _, call) in GATEWAY_ATTEMPTS.items():
                 result = thread.call(*call)
                 found[name] = inject.name_of(result)
