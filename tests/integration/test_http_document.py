@@ -108,7 +108,8 @@ def documented_answers():
 
 
 # Of each operation, but not of the walk: too many wrong credentials (429), a service that stops or has
-# no room (503, 507), a machine that cannot (501). See test_problems_by_errno.
+# no room (503, 507), a machine that cannot (501). See tests/unit/test_gateway_routes.c, and
+# test_http.py for 429.
 ELSEWHERE = {429, 501, 503, 507}
 
 # No workspace is fenced here.
