@@ -355,7 +355,8 @@ static void offer_token_word(const struct completion *c, char **words, int count
 
 static void offer_word(const struct completion *c, const char *command)
 {
-    static const char *const of_workspaces[] = {"rm", "shell", "visibility", "policy", NULL};
+    static const char *const of_workspaces[] = {"rm",  "shell", "visibility", "policy", "label",
+                                                "ttl", "stop",  "start",      NULL};
     static const char *const of_running[] = {"kill", "attach", NULL};
     static const char *const of_all[] = {"logs", "wait", NULL};
     if (is_any(command, of_workspaces)) {

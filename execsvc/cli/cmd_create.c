@@ -5,6 +5,7 @@
 #include "base/cleanup.h"
 #include "cli/cli.h"
 #include "cli/create_source.h"
+#include "cli/life.h"
 #include "cli/policy_text.h"
 #include "cli/workspace_id.h"
 
@@ -27,6 +28,10 @@ const char create_usage[] =
     "                     with a git repository of its own: what a local one has committed at REF\n"
     "                     (HEAD), on that branch if it is one; it can be fetched from by its "
     "mount\n"
+    "      --label K=V    a label, of which there may be several; see `berth help label`\n"
+    "      --ttl TIME     it is removed so long after now, but not while it is in use\n"
+    "      --idle-ttl TIME\n"
+    "                     it is removed when it has not been used for so long; 90, 30m, 12h, 7d\n"
     "  -p, --policy FILE  what its commands may do, in JSON (berth-policy(5)); what FILE leaves "
     "out\n"
     "                     is as the service has it. Only for new ones: fails if it exists\n"
@@ -37,10 +42,20 @@ const char create_usage[] =
     "  berth create -x \"$id\" || echo taken\n"
     "  echo '{\"network\": \"host\"}' | berth create --policy - demo\n"
     "  berth create --worktree ~/src/app@main fix-the-bug\n"
+    "  berth create --label team=search --idle-ttl 2h demo\n"
     "  git archive HEAD | berth create --from - demo\n"
     "  berth create -- -strange              an ID that begins with '-'\n";
 
-enum { OPTION_FROM = 256, OPTION_SNAPSHOT, OPTION_FORK, OPTION_LIVE, OPTION_WORKTREE };
+enum {
+    OPTION_FROM = 256,
+    OPTION_SNAPSHOT,
+    OPTION_FORK,
+    OPTION_LIVE,
+    OPTION_WORKTREE,
+    OPTION_LABEL,
+    OPTION_TTL,
+    OPTION_IDLE_TTL,
+};
 
 static const struct option options[] = {
     {"from", required_argument, NULL, OPTION_FROM},
@@ -48,22 +63,23 @@ static const struct option options[] = {
     {"fork", required_argument, NULL, OPTION_FORK},
     {"live", no_argument, NULL, OPTION_LIVE},
     {"worktree", required_argument, NULL, OPTION_WORKTREE},
+    {"label", required_argument, NULL, OPTION_LABEL},
+    {"ttl", required_argument, NULL, OPTION_TTL},
+    {"idle-ttl", required_argument, NULL, OPTION_IDLE_TTL},
     {"exclusive", no_argument, NULL, 'x'},
     {"policy", required_argument, NULL, 'p'},
     {"help", no_argument, NULL, 'h'},
     {0},
 };
 
-static int create_one(const struct cli *cli, struct client *client, const char *id, bool exclusive,
-                      const char *file, struct bytes policy)
+static int create_one(const struct cli *cli, struct client *client, const char *id,
+                      const char *file, const struct wire_workspace_create *create)
 {
     struct failure failure;
     struct wire_frame *reply;
-    const struct wire_message request = {
-        .type = WIRE_WORKSPACE_CREATE,
-        .workspace_create = {.flags = exclusive ? WIRE_WORKSPACE_EXCLUSIVE : 0,
-                             .thread_id = bytes_of_string(id),
-                             .policy = policy}};
+    struct wire_message request = {.type = WIRE_WORKSPACE_CREATE, .workspace_create = *create};
+    struct bytes policy = create->policy;
+    request.workspace_create.thread_id = bytes_of_string(id);
     int r = cli_call(client, &request, &reply, &failure);
     if (r == -EEXIST)
         cli_error(cli, "%s: a workspace of this ID exists%s", id,
@@ -80,9 +96,16 @@ static int create_one(const struct cli *cli, struct client *client, const char *
     return 0;
 }
 
+static void json_release(json_t **object)
+{
+    json_decref(*object);
+}
+
 int cmd_create(struct cli *cli, int argc, char **argv)
 {
-    bool exclusive = false;
+    struct wire_workspace_create create = {0};
+    _cleanup_(json_release) json_t *labels = json_object();
+    _cleanup_free_ char *label_text = NULL;
     const char *file = NULL, *error;
     struct create_source source = {0};
     _cleanup_buffer_ struct buffer policy = {0};
@@ -90,7 +113,16 @@ int cmd_create(struct cli *cli, int argc, char **argv)
     opterr = 0;
     while ((option = getopt_long(argc, argv, ":xp:h", options, NULL)) != -1) {
         if (option == 'x')
-            exclusive = true;
+            create.flags = WIRE_WORKSPACE_EXCLUSIVE;
+        else if (option == OPTION_LABEL && !life_add_label(labels, optarg, false))
+            return cli_usage_error(cli, "--label %s: not KEY=VALUE", optarg);
+        else if (option == OPTION_TTL && !life_duration(cli, "--ttl", optarg, &create.ttl_ms))
+            return CLI_USAGE;
+        else if (option == OPTION_IDLE_TTL &&
+                 !life_duration(cli, "--idle-ttl", optarg, &create.idle_ms))
+            return CLI_USAGE;
+        else if (option == OPTION_LABEL || option == OPTION_TTL || option == OPTION_IDLE_TTL)
+            continue;
         else if (option == 'p')
             file = optarg;
         else if (option == OPTION_FROM)
@@ -119,9 +151,12 @@ int cmd_create(struct cli *cli, int argc, char **argv)
         return cli_usage_error(cli, "one workspace at a time is filled");
     if (file && policy_text_read(cli, file, &policy) < 0)
         return CLI_USAGE;
+    create.policy = buffer_view(&policy);
+    label_text = json_object_size(labels) > 0 ? json_dumps(labels, JSON_COMPACT) : NULL;
+    create.labels = bytes_of_string(label_text);
+    if (create.labels.len > WIRE_LABELS_MAX)
+        return cli_usage_error(cli, "labels: more than %d bytes in all", WIRE_LABELS_MAX);
     if (filled) {
-        const struct wire_workspace_create create = {
-            .flags = exclusive ? WIRE_WORKSPACE_EXCLUSIVE : 0, .policy = buffer_view(&policy)};
         int r = create_source_run(cli, &source, argv[optind], &create);
         return cli_finish_output(cli, r < 0 ? CLI_FAILED : CLI_OK);
     }
@@ -130,7 +165,7 @@ int cmd_create(struct cli *cli, int argc, char **argv)
         return CLI_FAILED;
     int status = CLI_OK;
     for (char **id = argv + optind; *id; id++) {
-        int r = create_one(cli, client, *id, exclusive, file, buffer_view(&policy));
+        int r = create_one(cli, client, *id, file, &create);
         if (r < 0)
             status = CLI_FAILED;
         if (r == -ENOTCONN)

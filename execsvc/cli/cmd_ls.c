@@ -5,6 +5,7 @@
 
 #include "base/cleanup.h"
 #include "cli/cli.h"
+#include "cli/life.h"
 #include "cli/text.h"
 
 /* Workspaces asked for at once. */
@@ -22,19 +23,26 @@ const char ls_usage[] =
     "  -q, --quiet   the directory names alone, one a line. They are plain ASCII without\n"
     "                blanks, whatever the ID is, so a script can split them; give\n"
     "                them to others after --, since one may begin with '-'\n"
-    "      --json    an array of objects with \"name\", \"thread_id\" and \"created_at\"; where\n"
-    "                the ID is not UTF-8, \"thread_id\" is null and \"thread_id_hex\" has it\n"
+    "      --label K=V   only those with this label; K: with this key. All that are given\n"
+    "      --state S     only those that are running, or stopped\n"
+    "      --json    an array of objects with \"name\", \"thread_id\", \"created_at\", \"state\",\n"
+    "                \"labels\", \"expires_at\", \"idle_ttl\", \"used_at\" and \"revision\"; where "
+    "the\n"
+    "                ID is not UTF-8, \"thread_id\" is null and \"thread_id_hex\" has it\n"
     "\n"
     "Examples\n"
     "  berth ls\n"
+    "  berth ls --label team=search --state stopped\n"
     "  berth ls --json | jq -r '.[].thread_id'\n"
     "  for name in $(berth ls -q); do du -sh ~/berth/\"$name\"; done\n";
 
-enum { OPTION_JSON = 256 };
+enum { OPTION_JSON = 256, OPTION_LABEL, OPTION_STATE };
 
 static const struct option options[] = {
     {"quiet", no_argument, NULL, 'q'},
     {"json", no_argument, NULL, OPTION_JSON},
+    {"label", required_argument, NULL, OPTION_LABEL},
+    {"state", required_argument, NULL, OPTION_STATE},
     {"help", no_argument, NULL, 'h'},
     {0},
 };
@@ -43,12 +51,17 @@ struct workspace_item {
     char *name; /* ASCII, by the mapping */
     struct buffer thread_id;
     int64_t created;
+    json_t *json; /* of it all, with --json */
 };
 
 struct list {
     struct workspace_item *items;
     size_t count;
     size_t allocated;
+    bool json;
+    uint32_t state;
+    struct buffer selectors; /* as on the wire */
+    uint32_t selector_count;
 };
 
 static void list_release(struct list *l)
@@ -56,7 +69,9 @@ static void list_release(struct list *l)
     for (size_t i = 0; i < l->count; i++) {
         free(l->items[i].name);
         buffer_release(&l->items[i].thread_id);
+        json_decref(l->items[i].json);
     }
+    buffer_release(&l->selectors);
     free(l->items);
     *l = (struct list){0};
 }
@@ -74,7 +89,9 @@ static int list_add(struct list *l, const struct wire_workspace *w)
     struct workspace_item item = {.created = w->created_at.sec};
     int r = buffer_append(&item.thread_id, w->thread_id.data, w->thread_id.len);
     item.name = text_copy(w->name);
-    if (r < 0 || !item.name) {
+    item.json = l->json ? life_json(w) : NULL;
+    if (r < 0 || !item.name || (l->json && !item.json)) {
+        json_decref(item.json);
         buffer_release(&item.thread_id);
         free(item.name);
         return -ENOMEM;
@@ -111,6 +128,8 @@ static int fetch(const struct cli *cli, struct client *client, struct list *l)
         const struct wire_message request = {
             .type = WIRE_WORKSPACE_LIST,
             .workspace_list = {.count = PAGE,
+                               .state = l->state,
+                               .selectors = wire_list_of(&l->selectors, l->selector_count),
                                .after =
                                    bytes_of_string(l->count ? l->items[l->count - 1].name : NULL)}};
         int r = cli_call(client, &request, &reply, &failure);
@@ -156,35 +175,12 @@ static int print_table(const struct list *l)
     return 0;
 }
 
-static json_t *item_json(const struct workspace_item *item)
-{
-    char when[64];
-    json_t *object = json_object();
-    text_time(item->created, true, when, sizeof when);
-    int r = json_object_set_new(object, "name", json_string(item->name));
-    struct bytes id = buffer_view(&item->thread_id);
-    if (text_is_utf8(id)) {
-        r |= json_object_set_new(object, "thread_id", json_stringn((const char *)id.data, id.len));
-    } else {
-        _cleanup_buffer_ struct buffer hex = {0};
-        r |= text_hex(&hex, id);
-        r |= json_object_set_new(object, "thread_id", json_null());
-        r |= json_object_set_new(object, "thread_id_hex",
-                                 json_stringn((const char *)hex.data, hex.len));
-    }
-    r |= json_object_set_new(object, "created_at", json_string(when));
-    if (r == 0)
-        return object;
-    json_decref(object);
-    return NULL;
-}
-
 static int print_json(const struct list *l)
 {
     json_t *array = json_array();
     int r = array ? 0 : -ENOMEM;
     for (size_t i = 0; r == 0 && i < l->count; i++)
-        r = json_array_append_new(array, item_json(&l->items[i])) < 0 ? -ENOMEM : 0;
+        r = json_array_append(array, l->items[i].json) < 0 ? -ENOMEM : 0;
     if (r == 0) {
         (void)json_dumpf(array, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII);
         (void)putchar('\n');
@@ -213,13 +209,24 @@ static int print_list(const struct cli *cli, const struct list *l, bool json, bo
         return CLI_FAILED;
     }
     int status = cli_finish_output(cli, CLI_OK);
-    if (l->count == 0 && !json && !quiet && isatty(STDOUT_FILENO))
+    bool filtered = l->state || l->selector_count;
+    if (l->count == 0 && !json && !quiet && !filtered && isatty(STDOUT_FILENO))
         (void)fputs("No workspaces yet; make one: berth create ID\n", stderr);
     return status;
 }
 
+static int add_selector(struct list *l, const char *word)
+{
+    if (l->selector_count == WIRE_SELECTORS_MAX ||
+        l->selectors.len + strlen(word) + 8 > WIRE_LABELS_MAX)
+        return -E2BIG;
+    l->selector_count++;
+    return wire_list_append(&l->selectors, bytes_of_string(word));
+}
+
 int cmd_ls(struct cli *cli, int argc, char **argv)
 {
+    _cleanup_(list_release) struct list list = {0};
     bool json = false;
     bool quiet = false;
     int option;
@@ -229,6 +236,16 @@ int cmd_ls(struct cli *cli, int argc, char **argv)
             quiet = true;
         else if (option == OPTION_JSON)
             json = true;
+        else if (option == OPTION_LABEL && add_selector(&list, optarg) < 0)
+            return cli_usage_error(cli, "--label %s: more labels than can be looked for", optarg);
+        else if (option == OPTION_LABEL)
+            continue;
+        else if (option == OPTION_STATE && strcmp(optarg, "running") == 0)
+            list.state = WIRE_WORKSPACE_RUNNING;
+        else if (option == OPTION_STATE && strcmp(optarg, "stopped") == 0)
+            list.state = WIRE_WORKSPACE_STOPPED;
+        else if (option == OPTION_STATE)
+            return cli_usage_error(cli, "--state %s: neither running nor stopped", optarg);
         else if (option == 'h')
             return cli_show_help(cli);
         else
@@ -241,7 +258,7 @@ int cmd_ls(struct cli *cli, int argc, char **argv)
     _cleanup_client_ struct client *client = NULL;
     if (cli_connect(cli, &client) < 0)
         return CLI_FAILED;
-    _cleanup_(list_release) struct list list = {0};
+    list.json = json;
     if (fetch(cli, client, &list) < 0)
         return CLI_FAILED;
     return print_list(cli, &list, json, quiet);

@@ -11,10 +11,10 @@ static const struct {
     const char *word;
     const char *command;
 } habits[] = {
-    {"list", "ls"},         {"delete", "rm"},        {"remove", "rm"},       {"del", "rm"},
-    {"new", "create"},      {"add", "create"},       {"init", "create"},     {"unmount", "umount"},
-    {"run", "exec"},        {"sh", "shell"},         {"enter", "shell"},     {"log", "logs"},
-    {"stop", "kill"},       {"jobs", "ps"},          {"info", "status"},     {"check", "doctor"},
+    {"stat", "status"},     {"list", "ls"},          {"delete", "rm"},       {"remove", "rm"},
+    {"del", "rm"},          {"new", "create"},       {"add", "create"},      {"init", "create"},
+    {"unmount", "umount"},  {"run", "exec"},         {"sh", "shell"},        {"enter", "shell"},
+    {"log", "logs"},        {"jobs", "ps"},          {"info", "status"},     {"check", "doctor"},
     {"diagnose", "doctor"}, {"prune", "visibility"}, {"hide", "visibility"},
 };
 
