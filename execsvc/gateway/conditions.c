@@ -120,9 +120,11 @@ int conditions_ranges(const char *field, uint64_t size,
         at = read_range(at, size, &range);
         if (!at || ++specs > CONDITIONS_RANGES_MAX)
             return -1;
+        if (count > 0 && range.length > size - total)
+            return -1;
         if (range.length > 0)
             ret[count++] = range;
-        total += range.length; /* no overflow: sizes are of files, and there are few */
+        total += range.length;
         at = skip_space(at);
         if (*at == '\0')
             break;
@@ -130,5 +132,5 @@ int conditions_ranges(const char *field, uint64_t size,
             return -1;
         at = skip_space(at + 1);
     }
-    return count > 1 && total > size ? -1 : count;
+    return count;
 }
