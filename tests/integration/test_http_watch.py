@@ -1,11 +1,14 @@
 """Changes over HTTP: events by path, whoever makes them."""
 
+import errno
 import os
 import socket
 import threading
 
 import pytest
 
+from lib import berthwire as wire
+from lib.access import call
 from lib.harness import wait_until
 from lib.web import Web
 
@@ -124,3 +127,21 @@ def test_nobody_waits_for_a_watch_that_is_not_read(web, tree, start_mount):
         with open(mount.path / "g", "w") as f:
             os.fsync(f.fileno())
     slow.close()
+
+
+def test_what_is_wrong(service, web, tree):
+    """Flags that mean nothing are refused."""
+    with wire.Connection.unix(service.url[5:]) as connection:
+        connection.upgrade()
+        connection.hello()
+        assert call(connection, "SUBSCRIBE", flags=2) == errno.EINVAL
+
+
+@pytest.mark.long
+def test_too_many_files(web, tree):
+    (tree / "d").mkdir()
+    for i in range(100001):
+        (tree / "d" / str(i)).touch()
+    answer = web.ask("GET", "/watch/?recursive=true")
+    assert (answer.status, answer.json["errno"]) == (413, "EMSGSIZE")
+    assert web.ask("GET", "/stat/d").status == 200
