@@ -241,25 +241,30 @@ static int take(struct upload *u, struct bytes data)
     return r;
 }
 
+static int inflate_some(struct upload *u, uint8_t *out, size_t size)
+{
+    u->zip.next_out = out;
+    u->zip.avail_out = (uInt)size;
+    int z = u->inflated ? Z_DATA_ERROR : inflate(&u->zip, Z_NO_FLUSH);
+    if (z != Z_OK && z != Z_STREAM_END && z != Z_BUF_ERROR)
+        return failure_set(u->failure, -EBADMSG, "the body is not gzip, as it says");
+    u->inflated = z == Z_STREAM_END;
+    size_t len = size - u->zip.avail_out;
+    return len > 0 ? take(u, bytes_of(out, len)) : 0;
+}
+
 static int take_compressed(struct upload *u, struct bytes data)
 {
     uint8_t out[65536];
+    int r = 0;
     u->zip.next_in = (Bytef *)(uintptr_t)data.data;
     u->zip.avail_in = (uInt)data.len;
-    while (u->zip.avail_in > 0) {
-        u->zip.next_out = out;
-        u->zip.avail_out = sizeof out;
-        int z = u->inflated ? Z_DATA_ERROR : inflate(&u->zip, Z_NO_FLUSH);
-        if (z != Z_OK && z != Z_STREAM_END && z != Z_BUF_ERROR)
-            return failure_set(u->failure, -EBADMSG, "the body is not gzip, as it says");
-        int r = take(u, bytes_of(out, sizeof out - u->zip.avail_out));
-        if (r < 0)
-            return r;
-        u->inflated = z == Z_STREAM_END;
-        if (z == Z_BUF_ERROR)
-            break;
-    }
-    return 0;
+    /* One that was filled may not have been all. */
+    do {
+        r = inflate_some(u, out, sizeof out);
+    } while (r == 0 && (u->zip.avail_in > 0 || (u->zip.avail_out == 0 && !u->inflated)));
+    u->zip.next_out = NULL;
+    return r;
 }
 
 static int take_body(struct upload *u)

@@ -212,7 +212,7 @@ static bool next_name(struct walk *w, struct bytes *ret, bool *ret_slash)
     size_t from = w->at;
     while (w->at < w->rest.len && w->rest.data[w->at] != '/')
         w->at++;
-    *ret = bytes_of(w->rest.data + from, w->at - from);
+    *ret = w->at > from ? bytes_of(w->rest.data + from, w->at - from) : (struct bytes){0};
     *ret_slash = w->at < w->rest.len;
     return ret->len > 0;
 }

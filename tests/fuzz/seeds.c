@@ -216,6 +216,12 @@ static void corpus(const char *dir)
     };
     for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
         write_seed(dir, "fuzz_http", "request", (uint8_t)(16 * i), bytes_of_string(requests[i]));
+    write_seed(dir, "fuzz_multipart", "part", 7,
+               bytes_of_string("\001B--B\r\nContent-Disposition: form-data; name=\"file\"; "
+                               "filename=\"a\"\r\n\r\ntext\r\n--B--\r\n"));
+    write_seed(dir, "fuzz_e2b", "start", ' ',
+               bytes_of_string("{\"process\":{\"cmd\":\"x\",\"args\":[\"y\"],\"envs\":{\"A\":"
+                               "\"b\"},\"pid\":7},\"pty\":{\"size\":{\"cols\":1}},\"signal\":9}"));
     write_seed(dir, "fuzz_http_body", "chunks", 7,
                bytes_of_string("5;a=b\r\nabcde\r\n00f\r\n0123456789abcde\r\n0\r\nX: a\r\n\r\nGET"));
     static const char *const proxied[] = {

@@ -1,0 +1,147 @@
+"""The unmodified SDK of E2B drives workspaces: what it does is in e2b/suite.mjs, once for each way in which
+it can be pointed at a service. And what the SDK does not show of the dialect."""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lib.http import Http
+
+SOURCE = Path(__file__).parent / "e2b"
+TOKEN = "suite-token-0123456789"
+CHECKS = {"debug": 27, "api": 36, "direct": 29}
+
+
+@pytest.fixture
+def sdk(harness):
+    """The SDK and what it needs, as the lock file names them, fetched once for a build directory. Node
+    is Debian's 18 or a later one: the first wants to be asked for the cryptography that later ones have."""
+    lock = (SOURCE / "package-lock.json").read_bytes()
+    directory = Path(os.environ["BERTH_BUILD"]) / f"clients-e2b-{hashlib.sha256(lock).hexdigest()[:16]}"
+    directory.mkdir(exist_ok=True)
+    with open(directory / "lock", "w", encoding="ascii") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if not (directory / "complete").exists():
+            for name in ("package.json", "package-lock.json"):
+                shutil.copy(SOURCE / name, directory)
+            command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+            done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+            (directory / "complete").touch()
+    return directory
+
+
+@pytest.fixture
+def service(harness):
+    return harness.start_service(http=True, access_file=harness.access_file(
+        {"id": "suite", "secret": TOKEN}, {"id": "debug", "loopback": True}))
+
+
+def run_suite(sdk, service, mode, *only, **environment):
+    shutil.copy(SOURCE / "suite.mjs", sdk / f"suite-{mode}.mjs")
+    arguments = [service.http_url] + ([] if mode == "debug" else [TOKEN, *only])
+    flags = [] if node_version(sdk) >= 20 else ["--experimental-global-webcrypto"]
+    environment |= {name: value for name, value in os.environ.items() if not name.startswith(("E2B_", "NODE_"))}
+    return subprocess.run(["node", "--no-warnings", *flags, f"suite-{mode}.mjs", mode, *arguments], cwd=sdk, text=True,
+                          env=environment, capture_output=True, timeout=200, check=False)
+
+
+def node_version(sdk):
+    out = subprocess.run(["node", "--version"], cwd=sdk, capture_output=True, text=True, check=True).stdout
+    return int(out.lstrip("v").split(".")[0])
+
+
+@pytest.mark.timeout(360)
+@pytest.mark.parametrize("mode", CHECKS)
+def test_the_sdk(sdk, service, mode):
+    done = run_suite(sdk, service, mode)
+    print(done.stdout, done.stderr)
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["ok"] * CHECKS[mode]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(360)
+def test_two_hundred_connections(sdk, service):
+    """As many as the SDK opens to one address."""
+    done = run_suite(sdk, service, "api", "many connections", BERTH_CONNECTIONS="200")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("ok many connections")
+
+
+# --- what the SDK does not show ---------------------------------------------------------------
+
+def call(http, method, body, **fields):
+    fields = {"E2b-Sandbox-Id": "box", **{name.replace("_", "-"): value for name, value in fields.items()}}
+    return http.ask("POST", f"/{method}", body, fields=fields)
+
+
+@pytest.fixture
+def box(service):
+    with Http(service.http_url, TOKEN) as http:
+        assert http.ask("POST", "/sandboxes", {"metadata": {"berth.thread_id": "box"}}).status == 201
+        yield http
+
+
+def test_failures_of_each_kind(service, box):
+    """Calls have words, the daemon's and the control plane's HTTP have numbers, streams have a last frame."""
+    answer = call(box, "filesystem.Filesystem/Stat", {"path": "none"})
+    assert (answer.status, answer.json["code"]) == (404, "not_found")
+    answer = box.get("/files?path=none", **{"E2b-Sandbox-Id": "box"})
+    assert (answer.status, answer.json["code"]) == (404, 404)
+    answer = box.get("/sandboxes/none")
+    assert (answer.status, answer.json["code"]) == (404, 404)
+    answer = call(box, "process.Process/Start", b"\0\0\0\0\2{}")
+    assert answer.status == 200 and answer.body[:1] == b"\2"
+    assert json.loads(answer.body[5:])["error"]["code"] == "invalid_argument"
+    with Http(service.http_url, "wrong") as http:
+        answer = call(http, "filesystem.Filesystem/Stat", {"path": ""})
+        assert (answer.status, answer.json["code"]) == (401, "unauthenticated")
+        answer = call(http, "process.Process/Start", b"\0\0\0\0\2{}")
+        assert json.loads(answer.body[5:])["error"]["code"] == "invalid_argument"
+
+
+def test_both_names_and_both_numbers(box):
+    """Of fields, and of what may be a number or a string; null is as if it were not there."""
+    assert call(box, "filesystem.Filesystem/MakeDir", {"path": "d", "unknown": 1}).status == 200
+    answer = call(box, "filesystem.Filesystem/ListDir", {"path": None, "depth": "1"})
+    assert [entry["name"] for entry in answer.json["entries"]] == ["d"]
+    answer = call(box, "process.Process/SendSignal", {"process": {"pid": "5"}, "signal": "SIGNAL_SIGKILL"})
+    assert (answer.status, answer.json["code"]) == (404, "not_found")
+    answer = call(box, "process.Process/SendSignal", {"process": {"tag": "x"}, "signal": 9})
+    assert (answer.status, answer.json["code"]) == (501, "unimplemented")
+
+
+def test_the_sandbox_in_the_host_name(service, box):
+    with Http(service.http_url) as http:
+        http.send(b"GET /health HTTP/1.1\r\nHost: 49983-box.sandboxes.example\r\nX-Access-Token: %s\r\n\r\n" % TOKEN.encode())
+        assert http.answer().status == 204
+        http.send(b"GET /health HTTP/1.1\r\nHost: 49983-none.sandboxes.example\r\nX-Access-Token: %s\r\n\r\n" % TOKEN.encode())
+        assert http.answer().status == 502
+
+
+@pytest.mark.parametrize("fields, status", [
+    ({"Host": "localhost:1"}, 200), ({"Host": "127.0.0.1"}, 200), ({"Host": "[::1]:9"}, 200), ({"Host": "a.localhost"}, 200),
+    ({"Host": "localhost", "Origin": "http://localhost:3000"}, 200),
+    ({"Host": "evil.example"}, 403), ({"Host": "127.0.0.1.evil.example"}, 403), ({"Host": "notlocalhost.example"}, 403),
+    ({"Host": "localhost", "Origin": "https://evil.example"}, 403), ({"Host": "localhost", "Origin": "null"}, 403)])
+def test_pages_of_the_web_without_a_token(service, box, fields, status):
+    """What a browser on this machine sends for a page of somebody else's is not this machine's own."""
+    for target in ("/v2/sandboxes", "/v1/workspaces"):
+        with Http(service.http_url) as http:
+            lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+            http.send(f"GET {target} HTTP/1.1\r\n{lines}\r\n".encode())
+            assert http.answer().status == status
+
+
+def test_loopback_is_no_other_listener(harness):
+    """Without such a line, and by any other way than plain http, no token is no credential."""
+    service = harness.start_service(http=True, access_file=harness.access_file({"id": "suite", "secret": TOKEN}))
+    with Http(service.http_url) as http:
+        assert http.get("/v2/sandboxes").status == 401
