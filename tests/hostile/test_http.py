@@ -2,6 +2,7 @@
 each connection: the service its first header, a process of the gateway all of it."""
 
 import os
+import signal
 import socket
 import struct
 import time
@@ -77,6 +78,7 @@ BAD_CHUNKS = {
     "line feed behind a size": b"2\n{}\r\n0\r\n\r\n",
     "no end of a chunk": b"2\r\n{}0\r\n\r\n",
     "wrong end of a chunk": b"2\r\n{}XX0\r\n\r\n",
+    "another byte for a carriage return": b"2\r\n{}X\n0\r\n\r\n",
     "line feed behind a chunk": b"2\r\n{}\n0\r\n\r\n",
     "line feed in an extension": b"2;a\n\r\n{}\r\n0\r\n\r\n",
     "carriage return in an extension": b"2;a\rb\r\n{}\r\n0\r\n\r\n",
@@ -226,6 +228,24 @@ def test_tickets_are_of_no_use_elsewhere(harness):
     # Positive control: the same user gets in at the other socket.
     with raw.Stream(f"unix:{service.root}/berthd.sock") as stream:
         stream.ping()
+
+
+def test_what_was_upgraded_ends_with_its_client(harness):
+    """Even if the process that has it does nothing any more: its ticket is worth nothing, and nor is
+    what it got for it."""
+    service = harness.start_service(http=True)
+    with raw.Stream(service.url) as stream:
+        http = Http(service.http_url, service.token)
+        assert http.get("/v1/workspaces").status == 200
+        worker = worker_of(service)
+        os.kill(worker, signal.SIGSTOP)
+        assert stream.status()["connections"]["open"] == 2
+        http.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        http.close()
+        try:
+            wait_until(lambda: stream.status()["connections"]["open"] == 1)
+        finally:
+            os.kill(worker, signal.SIGCONT)
 
 
 def gateway_of(service):

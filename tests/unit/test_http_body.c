@@ -90,6 +90,7 @@ static void test_refused(void **state)
         "1;\x7f\r\n",
         "1\r\nab",
         "1\r\na\n",
+        "1\r\naX\n",
         "1\r\na\rb",
         "1\r\na\r\n\r\n",
         "0\r\n \r\n",
