@@ -19,7 +19,7 @@
 /* The tokens that were shown or issued last: whose signature comes is most likely one of them. */
 #define RECENT_TOKENS 1024
 
-/* Tokens that are computed in search of the one that signed a request, of whichever workspace: 4 us
+/* Tokens that are computed in search of the one that signed a request, of whichever workspace: 1 us
  * each, on the loop. So many for one request, and in a second. Stops signatures of nobody from
  * keeping the loop busy. */
 #define SEARCH_MAX 8192

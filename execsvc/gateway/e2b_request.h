@@ -11,7 +11,7 @@
 #define E2B_VERSION "0.6.4"
 
 /* Where clients take their sandbox's home to be. It is the workspace's root. */
-#define E2B_HOME "/home/user"
+#define E2B_HOME PATH_E2B_HOME
 
 /* A label of a sandbox: variables of all its commands, as JSON of strings. */
 #define E2B_ENVIRONMENT_LABEL "e2b.envs"

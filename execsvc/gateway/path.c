@@ -217,6 +217,16 @@ static bool next_name(struct walk *w, struct bytes *ret, bool *ret_slash)
     return ret->len > 0;
 }
 
+/* The directory's length, if text is that or something in it; else 0. */
+static size_t below(struct bytes text, const char *directory)
+{
+    size_t len = strlen(directory);
+    return text.len >= len && memcmp(text.data, directory, len) == 0 &&
+                   (text.len == len || text.data[len] == '/')
+               ? len
+               : 0;
+}
+
 /* The link's text, and behind it what is left of the path, is walked instead. */
 static int follow(struct walk *w, uint64_t node, struct bytes name)
 {
@@ -230,9 +240,10 @@ static int follow(struct walk *w, uint64_t node, struct bytes name)
         return r;
     struct bytes text = reply->message.data.data;
     if (text.len > 0 && text.data[0] == '/') {
-        size_t prefix = strlen(PATH_WORKSPACE);
-        if (text.len < prefix || memcmp(text.data, PATH_WORKSPACE, prefix) != 0 ||
-            (text.len > prefix && text.data[prefix] != '/'))
+        size_t prefix = below(text, PATH_WORKSPACE);
+        if (prefix == 0)
+            prefix = below(text, PATH_E2B_HOME);
+        if (prefix == 0)
             return fail(w, -EACCES, name, "the link leads out of the workspace");
         text = bytes_of(text.data + prefix, text.len - prefix);
         w->stack.len = sizeof(struct step);

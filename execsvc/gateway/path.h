@@ -9,6 +9,9 @@
 /* Where a command sees its workspace: absolute links below it lead to the workspace's root. */
 #define PATH_WORKSPACE "/workspace"
 
+/* Where one of a client of E2B's dialect sees it, too. */
+#define PATH_E2B_HOME "/home/user"
+
 /* Bytes of a path, and of what its links make of it. Stops one request from asking for look-ups
  * without end. */
 #define PATH_BYTES_MAX 16384

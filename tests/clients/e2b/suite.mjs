@@ -268,13 +268,14 @@ check('metadata of files', ALL, async (s) => {
 
 check('listings', ALL, async (s) => {
   await s.files.write('l/a/b/c', 'x')
-  await s.commands.run('ln -s a/b l/link; ln -s nowhere l/dangling; chmod 640 l/a/b/c')
+  await s.commands.run('ln -s a/b l/link; ln -s nowhere l/dangling; ln -s $HOME/l/a/b/c c; chmod 640 l/a/b/c')
   const names = async (path, depth) => (await s.files.list(path, { depth })).map((e) => `${e.path.slice(HOME.length)} ${e.type}`).sort()
   assert.deepEqual(await names('l'), ['/l/a dir', '/l/dangling symlink', '/l/link dir'])
   assert.deepEqual(await names('l', 3), ['/l/a dir', '/l/a/b dir', '/l/a/b/c file', '/l/dangling symlink', '/l/link dir'])
   const [entry] = await s.files.list('l/link')
   assert.deepEqual([entry.name, entry.size, entry.permissions, entry.mode], ['c', 1, '-rw-r-----', 0o640])
   assert.ok(Math.abs(entry.modifiedTime - Date.now()) < 600000)
+  assert.equal(await s.files.read('c'), 'x')
   assert.equal((await s.files.getInfo('l/link')).symlinkTarget, `${HOME}/l/a/b`)
   await failure(s.files.list('l/none'), e2b.FileNotFoundError)
   await failure(s.files.list('l/a/b/c'), e2b.InvalidArgumentError)
