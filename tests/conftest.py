@@ -10,8 +10,10 @@ run_berth      run_berth("ls", "--json") against the last service started
 run            run(["git", "status"], cwd=…): any program, in bounded time
 """
 
+import contextlib
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -135,3 +137,29 @@ def pytest_runtest_makereport(item, call):
     # During "call" the daemons still run, so their stacks say what a stuck test waited for.
     if owner and report.failed and report.when in ("setup", "call"):
         report.sections.append(("daemons", owner.state()))
+
+
+@pytest.fixture
+def filesystems(harness):
+    """Mounts filesystems for the test, and takes them away behind all that used them."""
+    with contextlib.ExitStack() as stack:
+        def mount(kind, *options, source="none"):
+            point = harness.new_path(kind)
+            point.mkdir()
+            subprocess.run(["mount", "-t", kind, "-o", ",".join(options) or "defaults", source, point],
+                           check=True, capture_output=True, timeout=30)
+            stack.callback(subprocess.run, ["umount", "-l", point], check=True, timeout=30)
+            return point
+
+        def image(kind, size, *words, where=None, options=("loop",)):
+            path = (where or harness.directory) / f"{kind}.img"
+            with open(path, "wb") as file:
+                file.truncate(size)
+            subprocess.run([f"mkfs.{kind}", "-q", *words, path], check=True, capture_output=True,
+                           timeout=60)
+            return mount(kind, *options, source=path)
+
+        mount.image = image
+        # Before the filesystem goes, what uses it must.
+        stack.callback(lambda: [thing.stop() for thing in reversed(harness.owned)])
+        yield mount

@@ -81,7 +81,8 @@ static const char *const refused[] = {
 static const char *const of_sanitizers[] = {"ptrace", "prctl", "wait4", "getdents", "arch_prctl"};
 
 /* Everything else that would be done by ioctl is for devices, or for the owner of a filesystem. */
-static const unsigned long controls[] = {FIONREAD, FIONBIO, FS_IOC_GETVERSION, FICLONE, TCGETS};
+static const unsigned long controls[] = {
+    FIONREAD, FIONBIO, FS_IOC_GETVERSION, FICLONE, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR, TCGETS};
 
 static int add_names(scmp_filter_ctx ctx, uint32_t action, const char *const *calls, size_t count)
 {

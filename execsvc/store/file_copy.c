@@ -91,3 +91,16 @@ bool file_copy_shares(int dir_fd)
     return from >= 0 && to >= 0 && file_write_all(from, "x", 1) == 0 &&
            ioctl(to, FICLONE, from) == 0;
 }
+
+int file_copy_project(int from_fd, int to_fd)
+{
+    struct fsxattr from, to;
+    /* A filesystem without projects. */
+    if (ioctl(from_fd, FS_IOC_FSGETXATTR, &from) < 0 || !(from.fsx_xflags & FS_XFLAG_PROJINHERIT))
+        return 0;
+    if (ioctl(to_fd, FS_IOC_FSGETXATTR, &to) < 0)
+        return -errno;
+    to.fsx_projid = from.fsx_projid;
+    to.fsx_xflags |= FS_XFLAG_PROJINHERIT;
+    return ioctl(to_fd, FS_IOC_FSSETXATTR, &to) < 0 ? -errno : 0;
+}

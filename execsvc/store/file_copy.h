@@ -11,6 +11,11 @@
 int file_copy(int from_fd, int to_fd, uint64_t size, bool (*cancelled)(void *context),
               void *context, bool *ret_shared);
 
+/* Puts an empty directory into the project (quota) that another one gives to what is made in it, if
+ * there is one: else the kernel would not let anything be moved from one to the other. Both
+ * O_RDONLY. */
+int file_copy_project(int from_fd, int to_fd);
+
 /* Whether files in a directory (O_RDONLY) can share blocks. Tried with two files of its own there.
  */
 bool file_copy_shares(int dir_fd);

@@ -1,6 +1,7 @@
 #include "store/restore.h"
 
 #include "base/log.h"
+#include "store/fault.h"
 #include "store/grip.h"
 #include "store/trash.h"
 
@@ -70,6 +71,7 @@ static int move_all(int from_fd, int to_fd)
             r = move_name(from_fd, to_fd, entry->d_name);
             if (r < 0)
                 return r;
+            fault_point(FAULT_RESTORE_NAME);
             moved++;
         }
     } while (moved > 0); /* what others have made meanwhile, too */
@@ -109,6 +111,8 @@ static int finish(struct store *store, const char *name)
             r = move_all(tree, old);
         if (r == 0 && (renameat(restore, OLD, restore, GONE) < 0 || fsync(restore) < 0))
             r = -errno;
+        if (r == 0)
+            fault_point(FAULT_RESTORE_EMPTIED);
     }
     if (r == 0)
         r = move_all(fresh, tree);
@@ -118,8 +122,11 @@ static int finish(struct store *store, const char *name)
         r = -errno;
     if (r < 0)
         return r;
+    fault_point(FAULT_RESTORE_FILLED);
     (void)snprintf(trash, sizeof trash, "restore-%u", meta.slot);
     r = store_rename_new(store->restores_fd, name, store->trash_fd, trash);
+    if (r == 0)
+        fault_point(FAULT_RESTORE_ENDED);
     if (r == 0 && fsync(store->restores_fd) < 0)
         r = -errno;
     if (r == 0)
@@ -147,6 +154,7 @@ int restore_run(struct store *store, struct workspace *workspace, const char *te
         return r;
     if (fsync(store->restores_fd) < 0)
         r = -errno;
+    fault_point(FAULT_RESTORE_BEGUN);
     if (r == 0)
         r = finish(store, workspace->name);
     if (r < 0) {

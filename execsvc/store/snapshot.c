@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "confine/policy_file.h"
+#include "store/fault.h"
 #include "store/file_copy.h"
 #include "store/json_file.h"
 #include "store/trash.h"
@@ -300,9 +301,14 @@ static int build(struct store *store, struct workspace *workspace, const char *t
     store_unlock(store);
     if (removed)
         return failure_set(f, -ENOENT, "the workspace was removed meanwhile");
+    fault_point(FAULT_SNAPSHOT_BUILT);
     r = store_rename_new(store->tmp_fd, temporary, store->snapshots_fd, s->id);
+    if (r == 0)
+        fault_point(FAULT_SNAPSHOT_NAMED);
     if (r == 0 && fsync(store->snapshots_fd) < 0)
         r = -errno;
+    if (r == 0)
+        fault_point(FAULT_SNAPSHOT_MADE);
     if (r == -EEXIST || r == -ENOTEMPTY)
         return failure_set(f, -EEXIST, "a snapshot of this ID exists");
     return r < 0 ? failure_set(f, r, "cannot put it in its place: %s", strerror(-r)) : 0;
@@ -376,6 +382,8 @@ int snapshot_remove(struct store *store, struct bytes id)
     if (!is_used_locked(store, checked))
         r = renameat(store->snapshots_fd, checked, store->trash_fd, trash) < 0 ? -errno : 0;
     (void)pthread_mutex_unlock(&store->snapshots_lock);
+    if (r == 0)
+        fault_point(FAULT_SNAPSHOT_TRASHED);
     if (r == 0 && fsync(store->snapshots_fd) < 0)
         r = -errno;
     if (r == 0)

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "store/changes.h"
+#include "store/file_copy.h"
 #include "store/grip.h"
 #include "store/restore.h"
 #include "store/rules_file.h"
@@ -367,8 +368,8 @@ static int do_snapshot_list(struct store *store, const struct transfer *t,
 
 /* --- restore ------------------------------------------------------------------------------ */
 
-static int build_restore(struct store *store, const struct transfer *t, const char *temporary,
-                         const struct snapshot_use *use, struct failure *f)
+static int build_restore(struct store *store, const struct transfer *t, const struct workspace *w,
+                         const char *temporary, const struct snapshot_use *use, struct failure *f)
 {
     const struct workspace_source source = {
         .tree_fd = use->tree_fd, .file_fd = use->file_fd, .rules_fd = -1, .transfer = t};
@@ -376,8 +377,13 @@ static int build_restore(struct store *store, const struct transfer *t, const ch
         return failure_set(f, -errno, "cannot make its directory: %s", strerror(errno));
     _cleanup_close_ int fd =
         openat(store->tmp_fd, temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
+    _cleanup_close_ int workspace =
+        openat(store->workspaces_fd, w->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || workspace < 0)
         return failure_set(f, -errno, "cannot open its directory: %s", strerror(errno));
+    int r = file_copy_project(workspace, fd);
+    if (r < 0)
+        return failure_set(f, r, "cannot put it into the workspace's quota: %s", strerror(-r));
     return workspace_source_build(store, &source, fd, f);
 }
 
@@ -386,7 +392,7 @@ static int restore(struct store *store, const struct transfer *t, struct workspa
 {
     char temporary[32];
     (void)snprintf(temporary, sizeof temporary, "restore-%u", w->slot);
-    int r = build_restore(store, t, temporary, use, f);
+    int r = build_restore(store, t, w, temporary, use, f);
     if (r < 0) {
         store_remove_built(store, temporary);
         return r;

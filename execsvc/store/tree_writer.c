@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "store/fault.h"
 #include "store/file_copy.h"
 #include "store/grip.h"
 #include "store/path.h"
@@ -381,6 +382,7 @@ static int begin_entry(struct tree_writer *w, const struct wire_tree_item *item)
         return -EPERM;
     if (++w->counts.entries > TREE_ENTRIES_MAX)
         return -E2BIG;
+    fault_point(FAULT_TREE_ENTRY);
     if (item->kind == WIRE_ITEM_DIRECTORY)
         return add_directory(w, item);
     if (item->kind == WIRE_ITEM_HARD_LINK)
@@ -581,6 +583,7 @@ int tree_writer_finish(struct tree_writer *w, struct tree_counts *ret, struct fa
     if (syncfs(w->root_fd) < 0)
         return failure_set(ret_failure, -errno, "cannot write the tree to the disk: %s",
                            strerror(errno));
+    fault_point(FAULT_TREE_BUILT);
     *ret = w->counts;
     return 0;
 }

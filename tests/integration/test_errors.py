@@ -20,34 +20,6 @@ from lib.mounts import mounts
 KIB, MIB = 1 << 10, 1 << 20
 
 
-# --- small filesystems ---------------------------------------------------------------------
-
-@pytest.fixture
-def filesystems(harness):
-    """Mounts filesystems for the test, and takes them away behind all that used them."""
-    with contextlib.ExitStack() as stack:
-        def mount(kind, *options, source="none"):
-            point = harness.new_path(kind)
-            point.mkdir()
-            subprocess.run(["mount", "-t", kind, "-o", ",".join(options) or "defaults", source, point],
-                           check=True, capture_output=True, timeout=30)
-            stack.callback(subprocess.run, ["umount", "-l", point], check=True, timeout=30)
-            return point
-
-        def image(kind, size, *words, where=None, options=("loop",)):
-            path = (where or harness.directory) / f"{kind}.img"
-            with open(path, "wb") as file:
-                file.truncate(size)
-            subprocess.run([f"mkfs.{kind}", "-q", *words, path], check=True, capture_output=True,
-                           timeout=60)
-            return mount(kind, *options, source=path)
-
-        mount.image = image
-        # Before the filesystem goes, what uses it must.
-        stack.callback(lambda: [thing.stop() for thing in reversed(harness.owned)])
-        yield mount
-
-
 class Pair:
     """The same condition twice: a mount of a workspace on a filesystem, and a directory of it."""
 

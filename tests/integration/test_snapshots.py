@@ -11,7 +11,7 @@ from lib import berthwire as wire
 from lib.access import call
 from lib.exec_client import ExecClient
 from lib.harness import wait_until
-from lib.trees import (FROM_SNAPSHOT, FROM_WORKSPACE, LIVE, NOTHING, SNAPSHOT_LIVE, ask, connect, export, fill,
+from lib.trees import (FROM_SNAPSHOT, FROM_WORKSPACE, LIVE, NOTHING, SHARED, SNAPSHOT_LIVE, ask, connect, export, fill,
                        left_over, on_disk, tree_of, wait_for_nothing)
 
 
@@ -219,6 +219,37 @@ def test_a_command_that_comes_meanwhile_waits(service, client):
         client.wait(taking, "SNAPSHOT")
     assert b"after" not in export(client, snapshot=b"s")
     assert (top / "after").exists()
+
+
+# --- filesystems -----------------------------------------------------------------------------
+
+def test_blocks_are_shared(harness, filesystems):
+    """On btrfs a snapshot, a fork and a restore take no space for what files hold."""
+    place = filesystems.image("btrfs", 256 << 20)
+    service = harness.start_service(root=place / "root")
+
+    def used():
+        os.sync()
+        st = os.statvfs(place)
+        return (st.f_blocks - st.f_bfree) * st.f_frsize
+
+    with connect(service) as client:
+        call(client, "WORKSPACE_CREATE", thread_id=b"w")
+        fill(tree_of(service, "w"))
+        (tree_of(service, "w") / "huge").write_bytes(os.urandom(80 << 20))
+        filled, before = on_disk(tree_of(service, "w")), used()
+        made = call(client, "SNAPSHOT_CREATE", workspace=b"w", id=b"one")
+        assert made["flags"] & SHARED and made["stored"] == 0
+        call(client, "WORKSPACE_CREATE", thread_id=b"fork", flags=FROM_WORKSPACE, source=b"w")
+        call(client, "WORKSPACE_CREATE", thread_id=b"copy", flags=FROM_SNAPSHOT, source=b"one")
+        (tree_of(service, "w") / "empty").write_bytes(b"changed")
+        call(client, "WORKSPACE_RESTORE", workspace=b"w", snapshot=b"one")
+        assert used() - before < 30 << 20
+        for name in ("w", "fork", "copy"):
+            assert on_disk(tree_of(service, name)) == filled
+        (tree_of(service, "fork") / "huge").write_bytes(b"its own")
+        assert on_disk(tree_of(service, "copy")) == filled
+        assert set(export(client, snapshot=b"one")) == set(filled) | {b""}
 
 
 # --- kills -----------------------------------------------------------------------------------
