@@ -16,6 +16,7 @@ struct pack {
     uint64_t size, written; /* of the file that is being written */
     struct pack_counts counts;
     int write_error;
+    bool dropped; /* nothing is written any more */
 };
 
 void pack_free(struct pack *p)
@@ -23,8 +24,9 @@ void pack_free(struct pack *p)
     if (p->entry)
         archive_entry_free(p->entry);
     if (p->archive) {
-        (void)archive_write_fail(
-            p->archive); /* what was not finished is not to look as if it was */
+        /* What was not finished is not to look as if it was. The library's own way to say that
+         * leaks. */
+        p->dropped = true;
         (void)archive_write_free(p->archive);
     }
     free(p);
@@ -33,7 +35,7 @@ void pack_free(struct pack *p)
 static la_ssize_t on_write(struct archive *archive, void *context, const void *data, size_t len)
 {
     struct pack *p = context;
-    int r = p->sink.write(p->sink.context, data, len);
+    int r = p->dropped ? 0 : p->sink.write(p->sink.context, data, len);
     if (r == 0)
         return (la_ssize_t)len;
     p->write_error = r;
@@ -62,8 +64,7 @@ int pack_new(enum pack_compression compression, const struct pack_sink *sink, st
     p->sink = *sink;
     p->archive = archive_write_new();
     p->entry = archive_entry_new();
-    if (!p->archive || !p->entry ||
-        archive_write_set_format_pax(p->archive) != ARCHIVE_OK ||
+    if (!p->archive || !p->entry || archive_write_set_format_pax(p->archive) != ARCHIVE_OK ||
         add_filter(p->archive, compression) != ARCHIVE_OK ||
         /* Names are bytes. */
         archive_write_set_options(p->archive, "hdrcharset=BINARY") != ARCHIVE_OK ||

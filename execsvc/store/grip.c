@@ -24,8 +24,7 @@ int grip_statx_fd(int fd, struct statx *ret)
 
 const char *grip_path(int fd, char buffer[GRIP_PATH_SIZE])
 {
-    (void)snprintf(buffer, GRIP_PATH_SIZE, "/proc/self/fd/%d", fd);
-    return buffer;
+    return path_of_fd(fd, buffer);
 }
 
 /* --- the cache ----------------------------------------------------------------- */

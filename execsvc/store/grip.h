@@ -36,5 +36,5 @@ void grip_trim(struct store *store, size_t keep);
 int grip_statx_fd(int fd, struct statx *ret);
 
 /* For calls that take no O_PATH descriptor: its path in /proc. */
-#define GRIP_PATH_SIZE 32
+#define GRIP_PATH_SIZE 32 /* PATH_OF_FD_SIZE */
 const char *grip_path(int fd, char buffer[GRIP_PATH_SIZE]);

@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 /* True when the kernel (and the sandbox around us) knows openat2. */
 bool path_openat2_works(int directory_fd);
@@ -13,6 +14,14 @@ bool path_openat2_works(int directory_fd);
  * which comes to the same. Returns the descriptor or a negative errno (-ELOOP or -ENOTDIR: a
  * component is a link). */
 int path_open(int base_fd, char *path, size_t len, bool use_openat2);
+
+/* For calls that take no O_PATH descriptor: its path in /proc. */
+#define PATH_OF_FD_SIZE 32
+static inline const char *path_of_fd(int fd, char buffer[PATH_OF_FD_SIZE])
+{
+    (void)snprintf(buffer, PATH_OF_FD_SIZE, "/proc/self/fd/%d", fd);
+    return buffer;
+}
 
 /* True when name is one component that may be given to the kernel. */
 bool path_name_valid(const void *name, size_t len);

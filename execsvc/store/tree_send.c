@@ -1,9 +1,9 @@
 #include "store/tree_send.h"
 
 #include "base/file.h"
+#include "store/path.h"
 
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/xattr.h>
 
@@ -56,8 +56,8 @@ static bool is_sent(const char *name, bool own)
 int tree_xattrs(int fd, bool own, int (*each)(void *context, const struct wire_tree_item *item),
                 void *context)
 {
-    char path[32];
-    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd); /* it may be O_PATH */
+    char path[PATH_OF_FD_SIZE];
+    (void)path_of_fd(fd, path);
     ssize_t size = listxattr(path, NULL, 0);
     if (size <= 0)
         return 0; /* there are none, or the filesystem knows none */

@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "store/fault.h"
 #include "store/file_copy.h"
-#include "store/grip.h"
 #include "store/path.h"
 #include "store/tree_send.h"
 
@@ -318,8 +317,8 @@ static mode_t mode_of(const struct tree_writer *w, const struct wire_tree_item *
 static int set_attributes(const struct tree_writer *w, int fd, const struct wire_tree_item *item)
 {
     const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, timespec_of(item->mtime)};
-    char path[GRIP_PATH_SIZE];
-    (void)grip_path(fd, path);
+    char path[PATH_OF_FD_SIZE];
+    (void)path_of_fd(fd, path);
     if (w->options.own && chown(path, item->uid, item->gid) < 0)
         return -errno;
     if (chmod(path, mode_of(w, item)) < 0 || utimensat(AT_FDCWD, path, times, 0) < 0)
@@ -428,7 +427,7 @@ static bool may_have(const struct tree_writer *w, const char *name)
 
 static int add_xattr(struct tree_writer *w, const struct wire_tree_item *item)
 {
-    char name[XATTR_NAME_MAX + 1], path[GRIP_PATH_SIZE];
+    char name[XATTR_NAME_MAX + 1], path[PATH_OF_FD_SIZE];
     struct bytes n = item->path;
     bool root = w->path_len == 0;
     if (!w->has_entry || n.len == 0 || n.len > XATTR_NAME_MAX || memchr(n.data, '\0', n.len))
@@ -449,7 +448,7 @@ static int add_xattr(struct tree_writer *w, const struct wire_tree_item *item)
         if (fd < 0)
             return fd;
     }
-    (void)grip_path(root ? w->root_fd : fd, path);
+    (void)path_of_fd(root ? w->root_fd : fd, path);
     return setxattr(path, name, item->value.data, item->value.len, 0) < 0 ? -errno : 0;
 }
 
@@ -555,9 +554,9 @@ static int finish_directory(struct tree_writer *w, const struct directory *d)
             return fd;
     }
     int at = d->path_len ? fd : w->root_fd;
-    char path[GRIP_PATH_SIZE];
+    char path[PATH_OF_FD_SIZE];
     if (d->implied)
-        return chmod(grip_path(at, path), d->mode) < 0 ? -errno : 0;
+        return chmod(path_of_fd(at, path), d->mode) < 0 ? -errno : 0;
     const struct wire_tree_item item = {
         .mode = d->mode, .uid = d->uid, .gid = d->gid, .mtime = d->mtime};
     return set_attributes(w, at, &item);

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "requests.h"
@@ -177,6 +178,87 @@ static void resume_seeds(const char *dir)
     }
 }
 
+/* A header of tar, and what it has in the archive. */
+static void add_member(struct buffer *b, const char *name, char type, const char *link,
+                       const char *content)
+{
+    char header[512] = {0}, padding[512] = {0};
+    size_t len = strlen(content);
+    unsigned sum = 0;
+    (void)snprintf(header, 100, "%s", name);
+    (void)snprintf(header + 100, 8, "%07o", 0644);
+    (void)snprintf(header + 124, 12, "%011zo", len);
+    (void)snprintf(header + 136, 12, "%011o", 1000000000);
+    memset(header + 148, ' ', 8);
+    header[156] = type;
+    (void)snprintf(header + 157, 100, "%s", link);
+    memcpy(header + 257, "ustar\00000", 8);
+    for (size_t i = 0; i < sizeof header; i++)
+        sum += (uint8_t)header[i];
+    (void)snprintf(header + 148, 8, "%06o", sum);
+    check(buffer_append(b, header, sizeof header) == 0 && buffer_append(b, content, len) == 0 &&
+              buffer_append(b, padding, (512 - len % 512) % 512) == 0,
+          "memory");
+}
+
+static void archive_seeds(const char *dir)
+{
+    static const struct {
+        char type;
+        const char *name, *link, *content;
+    } members[] = {
+        {'0', "a/file", "", "content"},
+        {'1', "hard", "a/file", ""},
+        {'2', "link", "a/file", ""},
+        {'5', "directory/", "", ""},
+        {'6', "pipe", "", ""},
+        {'0', "../up", "", "x"},
+        {'x', "pax", "", "30 mtime=1234567890.123456789\n"},
+        {'0', "./b//c", "", "x"},
+        {'x', "pax", "", "22 GNU.sparse.major=1\n"},
+        {'L', "long", "", "longname"},
+    };
+    struct buffer all = {0};
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+        struct buffer one = {0};
+        add_member(&one, members[i].name, members[i].type, members[i].link, members[i].content);
+        add_member(&one, "behind", '0', "", "x");
+        check(buffer_append(&all, one.data, one.len) == 0, "memory");
+        write_seed(dir, "fuzz_archive", members[i].name[0] == '.' ? "dot" : "member", (uint8_t)i,
+                   buffer_view(&one));
+        buffer_release(&one);
+    }
+    write_seed(dir, "fuzz_archive", "all", 0, buffer_view(&all));
+    buffer_release(&all);
+}
+
+static void tree_seeds(const char *dir)
+{
+    static const struct {
+        uint32_t kind;
+        const char *path, *value;
+    } items[] = {{WIRE_ITEM_DIRECTORY, "d", ""},    {WIRE_ITEM_FILE, "d/f", ""},
+                 {WIRE_ITEM_XATTR, "user.x", "v"},  {WIRE_ITEM_DATA, "", "abc"},
+                 {WIRE_ITEM_HARD_LINK, "h", "d/f"}, {WIRE_ITEM_SYMLINK, "l", "../outside"},
+                 {WIRE_ITEM_FIFO, "p", ""},         {WIRE_ITEM_FILE, "l/x", ""},
+                 {WIRE_ITEM_HARD_LINK, "o", "l"},   {WIRE_ITEM_FILE, "h", ""}};
+    struct buffer list = {0};
+    for (size_t i = 0; i < sizeof items / sizeof *items; i++) {
+        struct buffer element = {0};
+        const struct wire_message m = {.type = WIRE_TREE_ITEM,
+                                       .tree_item = {.kind = items[i].kind,
+                                                     .mode = 0755,
+                                                     .size = 3,
+                                                     .path = bytes_of_string(items[i].path),
+                                                     .value = bytes_of_string(items[i].value)}};
+        check(wire_encode(&element, &m) == 0 && wire_list_append(&list, buffer_view(&element)) == 0,
+              "memory");
+        buffer_release(&element);
+        write_seed(dir, "fuzz_tree", "items", (uint8_t)i, buffer_view(&list));
+    }
+    buffer_release(&list);
+}
+
 static void corpus(const char *dir)
 {
     check(mkdir(dir, 0777) == 0 || errno == EEXIST, dir);
@@ -205,6 +287,8 @@ static void corpus(const char *dir)
         }
     }
     resume_seeds(dir);
+    archive_seeds(dir);
+    tree_seeds(dir);
     static const char *const requests[] = {
         ("GET /v1/stream HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, Upgrade\r\n"
          "Upgrade: berth/1\r\nAuthorization: Bearer secret\r\n\r\nframes"),
