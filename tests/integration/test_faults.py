@@ -13,6 +13,7 @@ import time
 import pytest
 
 from lib import berthwire as wire
+from lib import trees
 from lib.harness import wait_until
 
 C = wire.CONSTANTS
@@ -105,7 +106,69 @@ class Lifecycle:
         assert not peer.call("WORKSPACE_LIST")["items"]
 
 
-SCRIPTS = [Lifecycle]
+class Trees:
+    """A workspace made of items, a snapshot of it, its restore, one made from that, and their end."""
+
+    FAULTS = ("TREE_", "SNAPSHOT_", "RESTORE_")
+    MADE = {b"d": 3, b"d/f": b"first", b"g": b"second"}
+
+    def __init__(self, world):
+        self.world = world
+        self.steps = [self.create, self.snapshot, self.change, self.restore, self.copy, self.forget, self.remove]
+
+    def content(self, name="w"):
+        top = self.world.root / "workspaces" / name / "tree"
+        return {os.fsencode(path.relative_to(top)): len(os.listdir(path)) + 2 if path.is_dir() else path.read_bytes()
+                for path in top.rglob("*")}
+
+    def ask(self, peer, name, allowed, **values):
+        """Done now, or before the crash of which nobody was told."""
+        try:
+            peer.call(name, **values)
+        except wire.CallError as error:
+            assert error.errno == allowed, error
+
+    def create(self, peer):
+        assert trees.left_over(self.world.service)["restores"] == []
+        items = [trees.item(trees.DIRECTORY, b"d", mode=0o755)] + trees.file(b"d/f", b"first") + trees.file(b"g", b"second")
+        tag = peer.request("WORKSPACE_CREATE", thread_id=b"w", flags=trees.FROM_STREAM)
+        peer.send("TREE_IN", tag, items=items, end=1)
+        try:
+            peer.reply(tag)
+        except wire.CallError as error:
+            assert error.errno == errno.EEXIST, error
+        assert self.content() == self.MADE  # whole, whoever was told
+
+    def snapshot(self, peer):
+        self.ask(peer, "SNAPSHOT_CREATE", errno.EEXIST, workspace=b"w", id=b"s")
+
+    def change(self, peer):
+        (self.world.tree / "g").write_bytes(b"changed")
+        (self.world.tree / "h").write_bytes(b"new")
+        self.changed = self.content()
+
+    def restore(self, peer):
+        assert self.content() in (self.MADE, self.changed)
+        peer.call("WORKSPACE_RESTORE", workspace=b"w", snapshot=b"s")
+        assert self.content() == self.MADE
+
+    def copy(self, peer):
+        self.ask(peer, "WORKSPACE_CREATE", errno.EEXIST, thread_id=b"copy", flags=trees.FROM_SNAPSHOT, source=b"s")
+        assert self.content("copy") == self.MADE
+
+    def forget(self, peer):
+        self.ask(peer, "SNAPSHOT_REMOVE", errno.ENOENT, id=b"s")
+
+    def remove(self, peer):
+        for name in (b"w", b"copy"):
+            self.ask(peer, "WORKSPACE_REMOVE", errno.ENOENT, key=name)
+
+    def check_end(self, peer):
+        assert not peer.call("SNAPSHOT_LIST")["items"] and not peer.call("WORKSPACE_LIST")["items"]
+        assert trees.left_over(self.world.service)["restores"] == []
+
+
+SCRIPTS = [Lifecycle, Trees]
 
 
 class World:
@@ -250,8 +313,9 @@ def test_random_kills(harness, kills):
     killer.start()
     try:
         while len(done) < kills:
-            for step in Lifecycle(world).steps:
-                world.take(step)
+            for script in SCRIPTS:
+                for step in script(world).steps:
+                    world.take(step)
     finally:
         stopping.set()
         killer.join(10)
