@@ -350,6 +350,7 @@ static int forget_all(struct driver *d, struct notifier *n, bool lost)
             i->flags &= (uint8_t) ~(INODE_MISSED | INODE_READ);
         if (i->type == S_IFREG) {
             i->flags &= (uint8_t)~INODE_ALLOWED;
+            i->dense = false;
             if (lost)
                 content_let_go(&d->inodes, i);
             else

@@ -196,6 +196,18 @@ bool content_part(const struct content *c, uint64_t offset, size_t size, struct 
     return true;
 }
 
+/* What all filesystems allocate by is a multiple of this. */
+#define SECTOR ((size_t)512)
+
+bool content_is_dense(const struct content *c)
+{
+    static const uint8_t zeros[SECTOR];
+    bool dense = !c->ends;
+    for (size_t at = 0; dense && at < c->size; at += SECTOR)
+        dense = memcmp(c->data + at, zeros, c->size - at < SECTOR ? c->size - at : SECTOR) != 0;
+    return dense;
+}
+
 /* --- changes ------------------------------------------------------------------------------ */
 
 void content_changed(struct inode_table *t, uint64_t ino, uint64_t generation)

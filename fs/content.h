@@ -85,6 +85,10 @@ bool content_take(struct inode_table *t, struct content *c, const struct wire_fi
  * here. */
 bool content_part(const struct content *c, uint64_t offset, size_t size, struct bytes *ret);
 
+/* The file has no hole, for certain: all of it is here, and a hole would be a sector at least that
+ * reads as zeros. Not NULL. */
+bool content_is_dense(const struct content *c);
+
 /* A file has changed, at least in its attributes. */
 void content_changed(struct inode_table *t, uint64_t ino, uint64_t generation);
 /* The service has told these attributes of a file. A content with others is from before a change

@@ -782,8 +782,10 @@ void inode_attr_changed(struct inode_table *t, struct inode *i)
 {
     i->stamp = ++t->stamp;
     known_changed(t, i);
-    if (i->type == S_IFREG)
+    if (i->type == S_IFREG) {
         i->flags &= (uint8_t)~INODE_ALLOWED;
+        i->dense = false;
+    }
     tree_changed(t, i->ino, i->generation, false);
 }
 

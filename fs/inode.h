@@ -77,6 +77,7 @@ struct inode {
     uint8_t name_len;    /* 0: it has none */
     uint8_t room;        /* for a name, without its NUL */
     bool locked : 1;     /* files: somebody here has asked for a lock by fcntl() */
+    bool dense : 1;      /* files: has no hole, if its attributes have not changed since */
     bool name_apart : 1; /* it is not in name, where only a pointer to it is */
     char name[];         /* with its NUL */
 };

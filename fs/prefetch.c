@@ -28,10 +28,14 @@
 #define LARGE_FILE ((size_t)128 << 10)
 #define LARGE_FILE_PART 8 /* of the window */
 
-/* When so much of a walk was opened, a third of what came, and the last of it so lately, somebody
- * goes through the tree: with several threads, or in another order, if then something is opened
- * that was not asked for. */
+/* When so much of a walk was opened, a third of what came, or so many files, a fifth, or some files
+ * of the directory that it is about, and the last of it so lately, somebody goes through the tree:
+ * with several threads, or in another order, if then something is opened that was not asked for. */
 #define CRAWL_LEAST ((size_t)512 << 10)
+#define CRAWL_PART 3
+#define CRAWL_FILES 12
+#define CRAWL_FILES_PART 5
+#define CRAWL_FILES_BESIDE 4
 #define CRAWL_NS NSEC_PER_SEC
 
 /* Less of a walk tells nothing of the next one. */
@@ -54,6 +58,7 @@ struct walk {
     size_t depth;
     size_t window;
     size_t asked, came, used; /* ever */
+    size_t files;             /* that were used */
     uint64_t used_ns;         /* the last time */
     size_t listings;          /* asked for */
     struct place places[DEPTH_MAX];
@@ -284,14 +289,18 @@ void prefetch_answered(struct driver *d, uint64_t walk, size_t bytes)
 
 /* --- when ------------------------------------------------------------------------------------ */
 
-/* Much of what came for it was opened, and the last of it a moment ago. What was not may be yet. */
-static bool is_crawled(const struct walk *w, uint64_t now)
+/* Much of what came for it was opened, and the last of it a moment ago. What was not may be yet.
+ * beside: the next begins in the same directory. */
+static bool is_crawled(const struct walk *w, bool beside, uint64_t now)
 {
-    return w->used >= CRAWL_LEAST && w->used >= w->came / 3 && now - w->used_ns < CRAWL_NS;
+    bool much = w->used >= CRAWL_LEAST && w->used >= w->came / CRAWL_PART;
+    bool many = w->files >= CRAWL_FILES && w->used >= w->came / CRAWL_FILES_PART;
+    bool some = w->files >= CRAWL_FILES_BESIDE && beside;
+    return w->number && (much || many || some) && now - w->used_ns < CRAWL_NS;
 }
 
 /* What the next walk begins with, by how the ones before went. */
-static size_t next_window(struct prefetch *p)
+static size_t next_window(struct prefetch *p, bool beside)
 {
     const struct walk *before = &p->walks[0];
     uint64_t now = clock_monotonic_ns();
@@ -299,26 +308,27 @@ static size_t next_window(struct prefetch *p)
         p->first_window = PREFETCH_FIRST;
     else if (before->came < JUDGED_LEAST)
         ; /* it tells nothing yet */
-    else if (before->used < before->came / 2 && p->first_window > PREFETCH_LEAST)
-        p->first_window /= 2;
     else if (before->used > before->came / 2 && p->first_window < PREFETCH_MOST)
         p->first_window *= 2;
+    else if (before->used < before->came / 2 && p->first_window > PREFETCH_LEAST &&
+             !is_crawled(before, beside, now))
+        p->first_window /= 2;
     size_t window = p->first_window;
     for (const struct walk *w = p->walks; w < p->walks + PREFETCH_WALKS; w++)
-        if (w->number && is_crawled(w, now) && PREFETCH_CRAWL * w->window > window)
+        if (is_crawled(w, beside && w == before, now) && PREFETCH_CRAWL * w->window > window)
             window = PREFETCH_CRAWL * w->window;
     return window < PREFETCH_WINDOW_MAX ? window : PREFETCH_WINDOW_MAX;
 }
 
 /* Makes room for a walk, and judges the one before. */
-static struct walk *walk_new(struct prefetch *p)
+static struct walk *walk_new(struct prefetch *p, bool beside)
 {
-    size_t window = next_window(p);
+    size_t window = next_window(p, beside);
     memmove(&p->walks[1], &p->walks[0], sizeof p->walks - sizeof p->walks[0]);
     struct walk *w = &p->walks[0];
     w->number = ++p->last_number;
     w->window = window;
-    w->asked = w->came = w->used = w->depth = w->listings = 0;
+    w->asked = w->came = w->used = w->files = w->depth = w->listings = 0;
     return w;
 }
 
@@ -360,7 +370,7 @@ void prefetch_missed(struct driver *d, const struct inode *file)
     if (!p)
         return;
     bool same = p->ino == directory->ino && p->generation == directory->generation;
-    struct walk *w = walk_new(p);
+    struct walk *w = walk_new(p, same);
     w->backward = (size_t)index + 1 == tree_count(listing) || (same && (size_t)index < p->index);
     p->ino = directory->ino;
     p->generation = directory->generation;
@@ -377,6 +387,7 @@ void prefetch_used(struct driver *d, const struct content *c)
     w->used_ns = clock_monotonic_ns();
     w->used += c->size < w->asked - w->used ? c->size : w->asked - w->used;
     w->window += c->size;
+    w->files++;
     if (w->window > PREFETCH_WINDOW_MAX)
         w->window = PREFETCH_WINDOW_MAX;
     ask(d);

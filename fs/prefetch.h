@@ -18,10 +18,11 @@
  * starts with half as much when of what has come for the one before less than half was used, at
  * least PREFETCH_LEAST, and with twice as much, at most PREFETCH_MOST, when more was: files opened
  * here and there cost 64 KiB each after the fourth. When much of what came for one was opened, a
- * third at least and the last of it a moment ago, somebody goes through the tree, and what was not
- * asked for in time was the next but for the order, or another thread's: then the new walk begins
- * with PREFETCH_CRAWL times that one's window, so that there are few such moments in a tree of any
- * size.
+ * third at least, or a dozen files and a fifth, or some of the directory where the new one begins,
+ * and the last of it a moment ago, somebody goes through the tree, and what was not asked for in
+ * time was the next but for the order (cp takes what is in a directory by inode number), or another
+ * thread's: then the new walk begins with PREFETCH_CRAWL times that one's window, so that there are
+ * few such moments in a tree of any size.
  *
  * Of all walks, half of the largest window, at least PREFETCH_FLIGHT, is under way at a time: what
  * somebody waits for has no more than that before it, and text, which shrinks to a fourth, fills a

@@ -10,6 +10,7 @@ STEPS = [
     ("find -ls", ["find", ".", "-ls"], 0.4),
     ("git status", ["git", "status", "--porcelain"], 0.6),
     ("rg", ["rg", "-c", "--no-messages", r"\ban[a-z]"], 2.5),
+    ("grep -r", ["grep", "-rc", "--exclude-dir=.git", r"\ban[a-z]", "."], 2.5),
 ]
 
 

@@ -127,8 +127,22 @@ def test_rg_of_a_cold_tree(workspace, through_relay, run, run_there, number):
     assert second["blocking"] == 0, second
 
 
-def test_a_file_alone_brings_little(workspace, through_relay):
-    """Who opens a file here and there does not get everything."""
+def here_and_there(path):
+    for number in range(0, 200, 20):
+        yield path / f"d{number}" / "f3"
+        time.sleep(0.1)
+
+
+def of_some_directories(path):
+    """Some files of each, as an editor or a compiler does."""
+    for number in range(0, 200, 40):
+        for file in range(6):
+            yield path / f"d{number}" / f"f{file}"
+
+
+@pytest.mark.parametrize("some, beside", [(here_and_there, 3), (of_some_directories, 6)])
+def test_a_file_alone_brings_little(workspace, through_relay, some, beside):
+    """Who opens a file here and there does not get everything: so many MiB beside it, of 60."""
     for number in range(200):
         path = workspace / f"d{number}"
         path.mkdir()
@@ -136,14 +150,11 @@ def test_a_file_alone_brings_little(workspace, through_relay):
             (path / f"f{file}").write_bytes(os.urandom(30000))
     mount, count = through_relay()
     find(mount.path)
-
-    def some():
-        for number in range(0, 200, 20):
-            assert len((mount.path / f"d{number}" / "f3").read_bytes()) == 30000
-            time.sleep(0.1)
-    cost = count(some)
+    sizes = []
+    cost = count(lambda: sizes.extend(len(path.read_bytes()) for path in some(mount.path)))
     print(cost)
-    assert cost["bytes"] < 10 * 30000 + (3 << 20), cost
+    assert set(sizes) == {30000}
+    assert cost["bytes"] < sum(sizes) + (beside << 20), cost
 
 
 # --- never stale ----------------------------------------------------------------------------
@@ -184,6 +195,66 @@ def test_what_is_cut_by_another_mount(service, start_mount, workspace, mount, ru
     assert (mount.path / "f").read_bytes() == b""
     (other.path / "f").write_bytes(b"x" * (FILE_MAX + 1))
     assert (mount.path / "f").read_bytes() == b"x" * (FILE_MAX + 1)
+
+
+def extents(descriptor):
+    """Where its data is."""
+    size, at, found = os.fstat(descriptor).st_size, 0, []
+    while at < size:
+        try:
+            start = os.lseek(descriptor, at, os.SEEK_DATA)
+        except OSError as error:
+            found.append(error.errno)
+            break
+        at = os.lseek(descriptor, start, os.SEEK_HOLE)
+        found.append((start, at))
+    for whence in (os.SEEK_DATA, os.SEEK_HOLE):
+        for offset in (-1, size, size + 1):
+            with pytest.raises(OSError) as caught:
+                os.lseek(descriptor, offset, whence)
+            found.append(caught.value.errno)
+    return found
+
+
+def test_holes_are_where_they_are(workspace, mount, run_there):
+    """Of what is here whole, before and after it changes; and of what has none nobody asks."""
+    text = b"text" * 5000
+    (workspace / "dense").write_bytes(text)
+    (workspace / "zeros").write_bytes(text + bytes(8192) + text)
+    (workspace / "empty").write_bytes(b"")
+    (workspace / "neighbour").write_bytes(b"neighbour")
+    run_there("cp dense tail; truncate -s 30001 tail; truncate -s 20000 hole; cp dense gap; "
+              "fallocate -p -o 4096 -l 4096 gap; cp dense cut; cp dense punched; cp dense grown")
+    names = sorted(os.listdir(workspace))
+    ahead(mount, mount.path / "dense", run_there)
+    wait_until(lambda: mount.stats()["content"] >= len(names))
+    held = [os.open(mount.path / name, os.O_RDONLY) for name in names]
+    local = [os.open(workspace / name, os.O_RDONLY) for name in names]
+
+    def compare():
+        for name, here, there in zip(names, held, local):
+            assert extents(here) == extents(there), name
+            with open(mount.path / name, "rb") as file:
+                assert extents(file.fileno()) == extents(there), name
+    compare()
+    before = mount.stats()["requests"].get("SEEK", 0)
+    for _ in range(2):
+        for name in ("dense", "punched", "grown", "cut"):
+            extents(held[names.index(name)])
+    assert mount.stats()["requests"].get("SEEK", 0) == before > 0
+    run_there("truncate -s 5000 cut; fallocate -p -o 8192 -l 4096 punched; truncate -s 40000 grown")
+    compare()
+    with open(mount.path / "dense", "r+b", buffering=0) as file:
+        subprocess.run(["fallocate", "-p", "-o", "4096", "-l", "8192", str(mount.path / "dense")], check=True)
+        compare()
+        file.truncate(100000)
+        compare()
+        file.write(b"x")
+        os.pwrite(file.fileno(), b"x", 90000)
+        file.close()
+    compare()
+    for descriptor in held + local:
+        os.close(descriptor)
 
 
 @pytest.mark.parametrize("by", ["here", "there", "renamed over here"])

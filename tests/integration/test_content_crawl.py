@@ -3,6 +3,8 @@ only for what is on its way."""
 
 import os
 import random
+import shlex
+import sys
 import threading
 
 import pytest
@@ -95,3 +97,45 @@ def test_how_often_a_crawler_waits(workspace, through_relay, order):
     assert found == [size]
     assert cost["round_trips"] <= 4, cost
     assert count(lambda: ORDERS[order](mount.path))["blocking"] == 0
+
+
+READ_ALL = """
+import os
+for directory, _, names in os.walk("."):
+    for name in names:
+        with open(os.path.join(directory, name), "rb") as file:
+            file.read()
+"""
+
+# grep asks of each file that it does not read in one go whether it has holes.
+PROGRAMS = {
+    "grep -r": ["grep", "-rc", "NEEDLE", "."],
+    "grep -R": ["grep", "-Rc", "NEEDLE", "."],
+    "find -exec cat": ["find", ".", "-type", "f", "-exec", "cat", "{}", "+"],
+    "tar": ["sh", "-c", "tar cf - . | cat"],
+    "cp -r": ["cp", "-r", ".", "COPY"],
+    "du -a": ["du", "-a", "."],
+    "os.walk": [sys.executable, "-SEc", READ_ALL],
+    "wc": ["sh", "-c", "wc -l $(find . -type f)"],
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == "grep -r" else [pytest.mark.long])
+                                  for name in PROGRAMS])
+@pytest.mark.timeout(300)
+def test_how_often_a_program_waits(workspace, through_relay, run, tmp_path, name):
+    """However it goes through the tree. Of what it has read nothing comes twice."""
+    size = make_tree(workspace)
+    mount, count = through_relay(delay=10, bandwidth=50_000_000)
+    words = [str(tmp_path / "copy") if word == "COPY" else word for word in PROGRAMS[name]]
+
+    def work():
+        assert run(words, cwd=mount.path).returncode == (1 if "grep" in name else 0)
+    cost = count(work)
+    print(shlex.join(words), size, cost)
+    # Three or four, mostly. cp goes by inode numbers, and these by where the filesystem had room.
+    assert cost["round_trips"] <= (6 if name == "cp -r" else 4), cost
+    assert cost["bytes"] <= 1.05 * size + (1 << 20), cost
+    assert mount.stats()["content_received"] in (0, size)
+    again = count(work)
+    assert again["blocking"] == again["kinds"].get("STATFS", 0) <= 1, again

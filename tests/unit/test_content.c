@@ -215,6 +215,42 @@ static void test_parts(void **state)
     assert_string_equal(part_of(c, UINT64_MAX, 1), "0+0");
 }
 
+static void test_that_there_is_no_hole(void **state)
+{
+    struct world *w = *state;
+    const size_t size = 4 * 512 + 3;
+    char data[WIRE_FILE_HEAD + WIRE_FILE_TAIL];
+    memset(data, 'x', sizeof data);
+    const struct {
+        size_t from, to; /* zeros */
+        bool dense;
+    } cases[] = {{0, 0, true},       {0, 511, true},     {1, 512, true},    {100, 1500, false},
+                 {256, 768, true},   {512, 1024, false}, {513, 1535, true}, {0, 512, false},
+                 {2049, 2051, true}, {2048, 2051, false}};
+    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+        memset(data, 'x', size);
+        memset(data + cases[i].from, 0, cases[i].to - cases[i].from);
+        struct wire_file file = file_of(i + 1, data, size);
+        enter(w, i + 1);
+        struct content *c = ask(w, i + 1);
+        assert_true(content_take(&w->t, c, &file, true));
+        assert_int_equal(content_is_dense(c), cases[i].dense);
+        content_unpin(&w->t, c);
+    }
+    /* An empty file has none; of what is not all here it is not known. */
+    enter(w, 20);
+    assert_true(content_is_dense(have(w, 20, "")));
+    memset(data, 'x', sizeof data);
+    struct wire_file file = file_of(21, data, sizeof data);
+    file.attr.size = 1 << 20;
+    file.flags = WIRE_FILE_ENDS;
+    enter(w, 21);
+    struct content *c = ask(w, 21);
+    assert_true(content_take(&w->t, c, &file, true));
+    assert_false(content_is_dense(c));
+    content_unpin(&w->t, c);
+}
+
 static void test_open_files_keep_it(void **state)
 {
     struct world *w = *state;
@@ -302,6 +338,7 @@ int main(void)
         TEST(test_answers_that_are_not_kept),
         TEST(test_open_files_keep_it),
         TEST(test_parts),
+        TEST(test_that_there_is_no_hole),
         TEST(test_it_goes_with_the_last_reference),
         TEST(test_memory_is_bounded),
     };
