@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from lib import harness as parts
+from lib import kernel_caches
 from lib.certificates import Certificates
 from lib.mounts import check_fuse
 
@@ -107,6 +108,13 @@ def start_mount(harness, fuse_works):
 @pytest.fixture
 def mount(harness, fuse_works, service):
     return harness.start_mount(service)
+
+
+@pytest.fixture
+def caches_kept():
+    """No test beside this one makes the kernel forget names and pages, which would be asked for again."""
+    with kernel_caches.kept():
+        yield
 
 
 @pytest.fixture

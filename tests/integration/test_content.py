@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from lib import kernel_caches
 from lib.cached import through_relay, workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 from lib.harness import wait_until
@@ -269,8 +270,7 @@ def test_unlinked_while_open(workspace, mount, run_there, by):
         run_there("rm f")
     else:
         os.rename(mount.path / "neighbour", mount.path / "f")
-    with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
-        file.write("3")
+    kernel_caches.drop("3")
     assert os.fstat(held).st_nlink == 0
     assert os.pread(held, 100, 0) == b"content"
     assert os.pread(held, 100, 3) == b"tent"

@@ -7,10 +7,10 @@ import os
 import re
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
+from lib import kernel_caches
 from lib import tree as trees
 from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
@@ -65,7 +65,7 @@ def look(path):
 
 def drop_caches(what):
     if os.geteuid() == 0:
-        Path("/proc/sys/vm/drop_caches").write_text(what)
+        kernel_caches.drop(what)
 
 
 def is_served(mount):

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from lib import harness as parts
-from lib import mounts
+from lib import kernel_caches, mounts
 from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 
@@ -216,11 +216,6 @@ def storm(tree, rng):
         os.unlink(tree / f"tree/n{rng.randrange(4)}")
 
 
-def drop_caches():
-    if os.geteuid() == 0:
-        Path("/proc/sys/vm/drop_caches").write_text("2")
-
-
 def stressed(service, start_mount, tree, seconds):
     prepare(tree)
     mount = start_mount(service, workspace=WORKSPACE)
@@ -237,7 +232,7 @@ def stressed(service, start_mount, tree, seconds):
                     client.run(WORKSPACE, ["sh", "-c", f"cp whole0 t; mv t {name}"])
                     assert (mount.path / name).read_bytes() == (tree / name).read_bytes()
                 if storms % 300 == 0:
-                    drop_caches()
+                    kernel_caches.drop("2", patience=0, anyway=False)
                 assert not (wrong := workers.wrong()), wrong
                 if time.monotonic() - looked > PATIENCE:
                     now = workers.done()

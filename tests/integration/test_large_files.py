@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from lib import kernel_caches
 from lib.berthwire import Connection
 from lib.cached import through_relay, workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
@@ -51,8 +52,7 @@ def page(offset, text=b"old"):
 
 
 def forget_pages():
-    with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
-        file.write("1")
+    kernel_caches.drop("1")
 
 
 def read_through(descriptor):

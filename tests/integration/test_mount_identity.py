@@ -2,9 +2,10 @@
 remember what they saw by these numbers."""
 
 import os
-from pathlib import Path
 
 import pytest
+
+from lib import kernel_caches
 
 
 def look(directory):
@@ -25,7 +26,7 @@ def look(directory):
 def drop_caches():
     """Dentries and inodes that nobody holds: the kernel must ask for all of them again."""
     os.sync()
-    Path("/proc/sys/vm/drop_caches").write_text("2\n")
+    kernel_caches.drop("2")
 
 
 @pytest.mark.parametrize("options", [[], ["owner=server"]], ids=["owner=map", "owner=server"])

@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from lib import harness, tree
+from lib import harness, kernel_caches, tree
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 AT_FDCWD = -100
@@ -592,8 +592,7 @@ def test_no_file_outlives_its_handles_at_the_service(mount, workspace):
     for entry in list(os.scandir(workspace)):
         os.unlink(entry.path)
     harness.wait_until(lambda: mount.stats()["handles"] == 0, what="handles to be released")
-    with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
-        file.write("2\n")
+    kernel_caches.drop("2")
     harness.wait_until(lambda: mount.stats()["inodes"] < 20, what="inodes to be forgotten")
 
 

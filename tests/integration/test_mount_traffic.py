@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def far(service, start_relay, start_mount, run_berth):
+def far(service, start_relay, start_mount, run_berth, caches_kept):
     """A mount behind the relay, with two workspaces, and what passes while a function works:
     bytes in both directions, and the requests by name."""
     for name in ("one", "two"):

@@ -18,7 +18,7 @@ DIRECTORIES, FILES = 8, 12
 
 
 @pytest.fixture
-def way(service, workspace, start_relay, start_mount):  # noqa: F811
+def way(service, workspace, start_relay, start_mount, caches_kept):  # noqa: F811
     """A mount behind a relay, and a function that counts round trips. The directory has been listed."""
     for number in range(20):
         (workspace / f"file{number}").write_text("old")
@@ -219,7 +219,9 @@ def test_tools_beside_an_agent_in_the_same_directories(two, service, tmp_path, r
                 unpack(packed, path / f"t{number}")
                 subprocess.run(["git", "-C", path / "r", "checkout", "-q", "HEAD~1"], check=True, timeout=60)
                 (path / "r" / "x" / "d1" / "f1").write_bytes(b"changed")
-                subprocess.run([*git, "-C", path / "r", "stash", "-q", "-u"], check=True, timeout=60)
+                # git removes no directory in which the agent makes something just then, and says so by its status.
+                subprocess.run([*git, "-C", path / "r", "stash", "-q", "-u"], check=False, timeout=60,
+                               stderr=subprocess.DEVNULL)
                 subprocess.run(["git", "-C", path / "r", "checkout", "-qf", "main"], check=False, timeout=60)
                 # What the agent makes meanwhile may be left over.
                 subprocess.run(["rm", "-rf", path / f"t{number}"], check=False, timeout=60,

@@ -53,7 +53,7 @@ class Way:
 
 
 @pytest.fixture
-def way(service, workspace, start_relay, start_mount):  # noqa: F811
+def way(service, workspace, start_relay, start_mount, caches_kept):  # noqa: F811
     def make(delay=0, options=""):
         relay = start_relay(service, delay=delay)
         return Way(start_mount(service, url=relay.url, options=options), relay, workspace)

@@ -42,7 +42,7 @@ def directory(harness):
 
 
 @pytest.fixture
-def mounted(service, start_relay, start_mount, workspace):
+def mounted(service, start_relay, start_mount, workspace, caches_kept):
     """A function that mounts the workspace anew, always by the same URL; .count(work) of what it gives
     counts what work costs."""
     relay = start_relay(service, delay=10)

@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.fixture
-def through_relay(service, start_relay, start_mount, run_berth):
+def through_relay(service, start_relay, start_mount, run_berth, caches_kept):
     """A workspace's directory on a mount behind the relay, and a function that counts."""
     run_berth("create", "counted", check=True)
     relay = start_relay(service, delay=2)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lib import inject, raw
+from lib import inject, kernel_caches, raw
 from lib.harness import started_by, wait_until
 from lib.http import Http
 
@@ -155,7 +155,7 @@ ALSO = {"kill": "service-landlock", "tgkill": "service-landlock", "packet": "ser
 def test_what_it_knows_of_itself_lasts(harness):
     """The kernel forgets directories of /proc, and with them the rule that was made for one."""
     service = harness.start_service()
-    Path("/proc/sys/vm/drop_caches").write_text("2")
+    kernel_caches.drop("2")
     with raw.Stream(service.url) as stream:
         assert stream.status()["resident_bytes"] > 0
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from lib import berthwire
+from lib import berthwire, kernel_caches
 from lib.agent import PLACES, change, compare
 from lib.cached import through_relay, workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
@@ -303,11 +303,26 @@ def test_all_references_are_given_back(files, service, start_mount):
 
     def given_back():
         # Names that the kernel was told of stay with it, as expired, until it wants the memory.
-        with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
-            file.write("2")
+        kernel_caches.drop("2")
         find(mount.path)
         return nodes() < 100
     wait_until(given_back, timeout=20, what="nodes given back", interval=1)
+
+
+def test_a_large_directory_is_given_back_by_portions(workspace, mount, service):
+    """So nobody waits for all of it when others change one name in it; and what is not given back yet
+    answers nothing."""
+    for number in range(6000):
+        os.close(os.open(workspace / f"f{number}", os.O_CREAT | os.O_WRONLY))
+    with ExecClient(service.socket) as client:
+        client.run(WORKSPACE, ["true"])  # what was written before has been reported
+        assert len(os.listdir(mount.path)) == 6000 and mount.stats()["read_ahead"] == 6000
+        before = mount.stats()["requests"].get("FORGET", 0)
+        client.run(WORKSPACE, ["sh", "-c", "mv f17 moved; touch new; rm f18"])
+        assert not (mount.path / "f17").exists() and (mount.path / "new").exists()
+        assert set(os.listdir(mount.path)) == set(os.listdir(workspace))
+        wait_until(lambda: mount.stats()["requests"].get("FORGET", 0) >= before + 6, what="portions")
+        assert inodes(find(mount.path)) == inodes(find(workspace))
 
 
 def warm(*paths):

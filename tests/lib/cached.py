@@ -17,7 +17,7 @@ def workspace(service, run_berth):
 
 
 @pytest.fixture
-def through_relay(service, start_relay, start_mount):
+def through_relay(service, start_relay, start_mount, caches_kept):
     """A function that mounts the workspace behind a relay and gives its path and a function that
     counts: blocking requests, round trips, bytes received, requests by kind."""
     def start(options=(), **link):
