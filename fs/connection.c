@@ -92,6 +92,7 @@ static void session_lost(struct driver *d, struct client *client)
 static void session_begins(struct driver *d)
 {
     coherence_replaced(d);
+    (void)tree_drop_some(&d->inodes, SIZE_MAX);
     d->inodes.connection++;
     d->inodes.forgets.len = 0;
     d->handles.releases.len = 0;

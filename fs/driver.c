@@ -40,6 +40,15 @@ static void send_notices(evutil_socket_t fd, short what, void *context)
     d->handles.releases.len = 0;
 }
 
+/* A portion of what is dropped (tree.h) in each turn of the loop. Made active by a timer: what is
+ * made active while callbacks run is run before the loop looks at anything else. */
+static void drop_some(evutil_socket_t fd, short what, void *context)
+{
+    struct driver *d = context;
+    (void)tree_drop_some(&d->inodes, TREE_DROP_PORTION);
+    driver_notices_pending(d);
+}
+
 int driver_init(struct driver *d, struct failure *ret_failure)
 {
     d->waiting.last = &d->waiting.first;
@@ -58,9 +67,10 @@ int driver_init(struct driver *d, struct failure *ret_failure)
     if (!d->base)
         return failure_set(ret_failure, -EIO, "cannot make an event loop");
     d->notices = event_new(d->base, -1, 0, send_notices, d);
+    d->drops = event_new(d->base, -1, 0, drop_some, d);
     d->waiting_timer = event_new(d->base, -1, 0, request_waiting_expired, d);
     d->late = event_new(d->base, -1, 0, open_late, d);
-    if (!d->notices || !d->waiting_timer || !d->late)
+    if (!d->notices || !d->drops || !d->waiting_timer || !d->late)
         return failure_set(ret_failure, -ENOMEM, "out of memory");
     return 0;
 }
@@ -83,6 +93,8 @@ void driver_release(struct driver *d)
     visibility_rules_unref(d->rules);
     if (d->notices)
         event_free(d->notices);
+    if (d->drops)
+        event_free(d->drops);
     if (d->late)
         event_free(d->late);
     if (d->waiting_timer)
@@ -95,6 +107,9 @@ void driver_notices_pending(struct driver *d)
 {
     if (d->inodes.forgets.len || d->handles.releases.len)
         event_active(d->notices, EV_TIMEOUT, 0);
+    const struct timeval soon = {0};
+    if (d->inodes.tree.dropped && !evtimer_pending(d->drops, NULL))
+        (void)event_add(d->drops, &soon);
 }
 
 int driver_note_workspace(struct driver *d, struct inode *inode, struct bytes thread_id)

@@ -43,6 +43,7 @@ struct driver {
     struct handle_table handles;
     struct table workspaces; /* inode ID -> struct workspace_ids of roots we know */
     struct event *notices;
+    struct event *drops;
     struct event *late; /* open_late */
 
     struct visibility_rules *rules; /* of this mount, as the service has them; NULL: none */

@@ -303,7 +303,7 @@ int root_describe(const struct driver *d, char **ret)
         {"resumes", d->stats.resumes},
         {"unlisted", d->stats.unlisted + d->inodes.tree.unlisted},
         {"hidden", d->stats.hidden + d->inodes.tree.hidden},
-        {"read_ahead", d->inodes.tree.count},
+        {"read_ahead", d->inodes.tree.count - d->inodes.tree.dropping},
         {"read_ahead_bytes", d->inodes.tree.bytes},
         {"reading_ahead", d->inodes.tree.asked},
         {"forgetting", coherence_forgetting(d)},

@@ -47,6 +47,7 @@ struct tree_directory {
     bool fresh;        /* attr is right */
     bool end;          /* the last entry is the directory's last */
     bool unlisted;     /* rules left something out */
+    bool dropped; /* it is not found any more, and goes by portions; older: the next of these */
 };
 
 /* --- entries ------------------------------------------------------------------------- */
@@ -259,21 +260,47 @@ static void remove_from_chain(struct inode_table *t, const struct tree_entry *e)
     *link = e->same;
 }
 
+/* From now on nothing is answered from it. Its references are given back by tree_drop_some; as long
+ * as an entry has one, changes of its file are reported, and its content stays right. */
 static void drop(struct inode_table *t, struct tree_directory *d)
 {
     struct tree_store *tree = &t->tree;
-    for (const struct tree_part *p = d->parts; p; p = p->next)
-        for (size_t i = 0; i < p->count; i++)
-            remove_from_chain(t, &p->entries[i]);
-    tree->count -= d->count;
     tree->bytes -= memory_of(d);
     (void)table_take(&tree->directories, identity_key(t, d->attr.ino, d->attr.generation));
     order_remove(tree, d);
-    for (const struct tree_part *p = d->parts; p; p = p->next)
-        for (size_t i = 0; i < p->count; i++)
-            pass_reference(t, &p->entries[i]);
-    inode_lent_back(t, d->node, d->attr.ino, d->attr.generation);
-    directory_free(d);
+    tree->dropping += d->count;
+    d->dropped = true;
+    d->older = tree->dropped;
+    tree->dropped = d;
+}
+
+bool tree_drop_some(struct inode_table *t, size_t max)
+{
+    struct tree_store *tree = &t->tree;
+    struct tree_directory *d;
+    struct tree_part *p;
+    while ((d = tree->dropped)) {
+        while ((p = d->parts)) {
+            for (; p->count; p->count--, max--) {
+                if (!max)
+                    return true;
+                const struct tree_entry *e = &p->entries[p->count - 1];
+                remove_from_chain(t, e);
+                pass_reference(t, e);
+                tree->count--;
+                tree->dropping--;
+            }
+            d->parts = p->next;
+            part_free(p);
+        }
+        if (!max)
+            return true;
+        max--;
+        tree->dropped = d->older;
+        inode_lent_back(t, d->node, d->attr.ino, d->attr.generation);
+        directory_free(d);
+    }
+    return false;
 }
 
 /* --- changes ---------------------------------------------------------------------------- */
@@ -478,8 +505,11 @@ static void attach(struct inode_table *t, struct tree_directory *d, struct tree_
     give_back_unfit(t, &from->entries);
 }
 
-static void make_room(struct inode_table *t)
+/* Entries were added. Twice as many of those that are to go do so first, lest they come faster than
+ * they go. */
+static void make_room(struct inode_table *t, size_t added)
 {
+    (void)tree_drop_some(t, 2 * added + 1);
     while (t->tree.bytes > TREE_MEMORY_MAX && t->tree.oldest != t->tree.newest)
         drop(t, t->tree.oldest);
 }
@@ -512,7 +542,7 @@ static int add(struct inode_table *t, const struct wire_tree_directory *from)
     tree->bytes += sizeof *d;
     order_add(tree, d);
     attach(t, d, p, from);
-    make_room(t);
+    make_room(t, p->count);
     return 0;
 }
 
@@ -528,7 +558,7 @@ static int extend(struct inode_table *t, const struct wire_tree_directory *from,
         return r;
     attach(t, d, p, from);
     inode_give_back(t, from->node, 1); /* it has one */
-    make_room(t);
+    make_room(t, p->count);
     return 0;
 }
 
@@ -584,9 +614,13 @@ void tree_forget(struct inode_table *t)
 void tree_release(struct inode_table *t)
 {
     struct tree_store *tree = &t->tree;
-    struct tree_directory *newer;
-    for (struct tree_directory *d = tree->oldest; d; d = newer) {
-        newer = d->newer;
+    struct tree_directory *next;
+    for (struct tree_directory *d = tree->newest; d; d = next) {
+        next = d->older;
+        directory_free(d);
+    }
+    for (struct tree_directory *d = tree->dropped; d; d = next) {
+        next = d->older;
         directory_free(d);
     }
     table_release(&tree->directories);
@@ -614,18 +648,29 @@ struct tree_directory *tree_identified(const struct inode_table *t, uint64_t ino
 }
 
 static const struct tree_entry *find_file(const struct inode_table *t, uint64_t ino,
-                                          uint64_t generation, bool fresh)
+                                          uint64_t generation,
+                                          bool (*is_right)(const struct tree_entry *))
 {
     const struct tree_entry *e = t->tree.count ? *chain_of(t, ino, generation) : NULL;
-    while (e && ((fresh ? !e->fresh || e->linked : !e->held) || !is_file(e, ino, generation)))
+    while (e && (!is_right(e) || !is_file(e, ino, generation)))
         e = e->same;
     return e;
+}
+
+static bool tells_attr(const struct tree_entry *e)
+{
+    return e->fresh && !e->linked && !part_of(e)->directory->dropped;
+}
+
+static bool is_held(const struct tree_entry *e)
+{
+    return e->held;
 }
 
 bool tree_file_attr(const struct inode_table *t, uint64_t ino, uint64_t generation,
                     struct wire_attr *ret)
 {
-    const struct tree_entry *e = find_file(t, ino, generation, true);
+    const struct tree_entry *e = find_file(t, ino, generation, tells_attr);
     struct wire_dirent entry;
     if (!e)
         return false;
@@ -636,7 +681,7 @@ bool tree_file_attr(const struct inode_table *t, uint64_t ino, uint64_t generati
 
 bool tree_has_file(const struct inode_table *t, uint64_t ino, uint64_t generation)
 {
-    return find_file(t, ino, generation, false);
+    return find_file(t, ino, generation, is_held);
 }
 
 const struct wire_attr *tree_attr(const struct tree_directory *directory)

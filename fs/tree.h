@@ -63,9 +63,11 @@ struct tree_change {
 struct tree_store {
     struct table directories; /* hash of identity -> struct tree_directory */
     struct tree_directory *newest, *oldest;
-    struct tree_entry **files; /* chains, by identity */
-    size_t capacity;           /* of files: 0 or a power of two, at least half of count */
-    size_t count;              /* entries */
+    struct tree_directory *dropped; /* that go by portions */
+    struct tree_entry **files;      /* chains, by identity */
+    size_t capacity;                /* of files: 0 or a power of two, at least half of count */
+    size_t count;                   /* entries, */
+    size_t dropping;                /* and of these in directories that go */
     size_t bytes;
     size_t asked; /* requests under way */
     struct tree_change *recent;
@@ -101,6 +103,14 @@ void tree_name_removed(struct inode_table *t, const struct inode *directory, str
 
 /* A directory was made, and is empty. Takes over a reference, if true. */
 bool tree_add_empty(struct inode_table *t, uint64_t node, const struct wire_attr *attr);
+
+/* Listings of which nothing is answered any more have entries still, whose references are to be
+ * given back: of at most so many. True: there are more. */
+bool tree_drop_some(struct inode_table *t, size_t max);
+
+/* Entries that the driver's loop gives back in one turn: a millisecond. One directory can have a
+ * million, which must hold up nobody who works elsewhere. */
+#define TREE_DROP_PORTION 1024
 
 /* Anything may have changed. */
 void tree_forget(struct inode_table *t);

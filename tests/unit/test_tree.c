@@ -43,7 +43,7 @@ static int setup(void **state)
 }
 
 /* Takes the references that were given back from the service's count. */
-static void settle(struct world *w)
+static void take_back(struct world *w)
 {
     const uint8_t *p = w->t.forgets.data;
     for (size_t at = 0; at < w->t.forgets.len; at += 16) {
@@ -57,6 +57,14 @@ static void settle(struct world *w)
         w->refs[node] -= count;
     }
     w->t.forgets.len = 0;
+}
+
+/* All that is to go has gone. */
+static void settle(struct world *w)
+{
+    assert_false(tree_drop_some(&w->t, SIZE_MAX));
+    assert_int_equal(w->t.tree.dropping, 0);
+    take_back(w);
 }
 
 static int teardown(void **state)
@@ -129,7 +137,7 @@ static void end_directory(struct world *w, uint64_t node)
     end_directory_of(w, node, true, 0, WIRE_ATTR_COVERED);
 }
 
-static void take(struct world *w, uint64_t stamp, bool keep)
+static void take_only(struct world *w, uint64_t stamp, bool keep)
 {
     const struct wire_tree tree = {.directories =
                                        wire_list_of(&w->directories, w->directory_count)};
@@ -137,6 +145,11 @@ static void take(struct world *w, uint64_t stamp, bool keep)
     w->cookie = 0;
     w->directories.len = 0;
     w->directory_count = 0;
+}
+
+static void take(struct world *w, uint64_t stamp, bool keep)
+{
+    take_only(w, stamp, keep);
     settle(w);
 }
 
@@ -589,6 +602,72 @@ static void test_inodes_live_by_what_was_lent(void **state)
     assert_int_equal(w->refs[13], 1);
 }
 
+static size_t given_back(struct world *w)
+{
+    size_t count = w->t.forgets.len / 16;
+    take_back(w);
+    return count;
+}
+
+/* What a portion is does not depend on how much there is; what is left tells nothing any more, but
+ * what it holds is held. */
+static void test_a_listing_goes_by_portions(void **state)
+{
+    struct world *w = *state;
+    enum { FILES = 2000, FIRST = 100, PORTION = 64 };
+    char name[16];
+    for (unsigned i = FIRST; i < FIRST + FILES; i++) {
+        (void)snprintf(name, sizeof name, "f%u", i);
+        add_entry(w, i, name, S_IFREG);
+    }
+    end_directory(w, 1);
+    take_now(w);
+    struct inode *lent = lend(w, "f100");
+    struct wire_attr a;
+    size_t bytes = w->t.tree.bytes;
+    assert_true(tree_file_attr(&w->t, 100, 7, &a));
+    tree_changed(&w->t, 1, 7, true);
+    assert_int_equal(given_back(w), 0);
+    assert_int_equal(w->t.tree.dropping, FILES);
+    assert_true(w->t.tree.bytes == 0 && bytes > 0);
+    assert_null(root_listing(w));
+    assert_false(tree_file_attr(&w->t, 100, 7, &a));
+    assert_true(tree_has_file(&w->t, 100, 7));
+    assert_true(tree_drop_some(&w->t, PORTION));
+    assert_int_equal(given_back(w), PORTION);
+    assert_int_equal(w->t.tree.dropping, FILES - PORTION);
+    /* Changes of its files go where they are told now; the same directory anew has its own. */
+    tree_changed(&w->t, 101, 7, false);
+    add_entry(w, 100, "f100", S_IFREG);
+    add_entry(w, 101, "f101", S_IFREG);
+    end_directory(w, 1);
+    take_only(w, w->t.stamp, true);
+    assert_int_equal(given_back(w), 5); /* twice as many as came, and one */
+    assert_int_equal(tree_count(root_listing(w)), 2);
+    assert_int_equal(named(w, "f101").node, 101);
+    assert_true(tree_file_attr(&w->t, 101, 7, &a));
+    tree_changed(&w->t, 101, 7, false);
+    assert_false(tree_file_attr(&w->t, 101, 7, &a));
+    assert_int_equal(lent->wire_refs, 0);
+    size_t portions = 0, most = 0;
+    for (bool more = true; more; portions++) {
+        more = tree_drop_some(&w->t, PORTION);
+        size_t count = given_back(w);
+        most = count > most ? count : most;
+    }
+    assert_int_equal(most, PORTION);
+    assert_int_equal(portions, (FILES - PORTION - 5) / PORTION + 1);
+    assert_int_equal(w->t.tree.count, 2);
+    assert_false(tree_has_file(&w->t, 102, 7));
+    assert_int_equal(named(w, "f100").node, 100);
+    /* One of the references is the inode's. */
+    assert_int_equal(lent->wire_refs, 1);
+    assert_int_equal(w->refs[100], 2);
+    inode_forget(&w->t, lent, 1);
+    settle(w);
+    assert_int_equal(w->refs[100], 1);
+}
+
 /* A directory or link is another inode at another place; one reference serves one of them. */
 static void test_one_inode_lives_by_one_reference(void **state)
 {
@@ -643,6 +722,7 @@ static void test_after_a_new_connection(void **state)
     take_sample(w);
     struct inode *i = lend(w, "f13");
     tree_forget(&w->t);
+    settle(w);
     w->t.connection++;
     w->t.forgets.len = 0;
     memset(w->refs, 0, sizeof w->refs);
@@ -791,6 +871,7 @@ int main(void)
         TEST(test_attributes_told_with_an_answer),
         TEST(test_a_listing_of_which_much_has_changed_is_stale),
         TEST(test_changes_while_the_answer_is_on_its_way),
+        TEST(test_a_listing_goes_by_portions),
         TEST(test_inodes_live_by_what_was_lent),
         TEST(test_one_inode_lives_by_one_reference),
         TEST(test_another_node_of_the_same_file),
