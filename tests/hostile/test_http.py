@@ -7,6 +7,7 @@ import socket
 import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 
@@ -328,14 +329,15 @@ def test_confinement_of_the_gateway(service):
 
 def test_many_connections(service):
     """200 at once, each with requests; afterwards no process of theirs is left."""
-    def talk(i):
-        with Http(service.url, timeout=120) as http:
-            barrier.append(http.get("/healthz").status)
-            wait_until(lambda: len(barrier) >= count, 120)
-            return http.ask("POST", "/v1/workspaces", {"id": f"w{i % 7}"}).status
-    count, barrier = 200, []
-    with ThreadPoolExecutor(count) as pool:
-        statuses = list(pool.map(talk, range(count)))
+    with ExitStack() as stack:
+        connections = []
+        for _ in range(200):
+            connections.append(stack.enter_context(Http(service.url)))
+            assert connections[-1].get("/v1/workspaces").status == 200
+        for i, http in enumerate(connections):
+            http.start("POST", "/v1/workspaces", {"id": f"w{i % 7}"})
+        statuses = [http.answer().status for http in connections]
+        assert len(started_by(gateway_of(service))) == 200
     assert sorted(set(statuses)) == [200, 201] and statuses.count(201) == 7
     wait_until(lambda: not started_by(gateway_of(service)), 30)
 
