@@ -1,17 +1,15 @@
-"""An HTTP client for a service's /v1, of the standard library alone: over its unix socket, or TCP with
-a token."""
+"""Requests about one workspace, on a connection that is kept."""
 
-import http.client
 import json
-import socket
-from urllib.parse import quote, urlsplit
+
+from lib.http import Http, workspace
 
 
 class Answer:
-    def __init__(self, response, body):
-        self.status = response.status
-        self.fields = {name.lower(): value for name, value in response.getheaders()}
-        self.body = body
+    """JSON whatever it says: problem documents too."""
+
+    def __init__(self, response):
+        self.status, self.fields, self.body = response.status, response.fields, response.body
 
     @property
     def json(self):
@@ -21,29 +19,10 @@ class Answer:
         return f"<{self.status} {self.fields} {self.body[:400]!r}>"
 
 
-class UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path, timeout):
-        super().__init__("localhost", timeout=timeout)
-        self.path = path
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self.path)
-
-
-def segment(text):
-    """Bytes or text as one segment of a path."""
-    return quote(text, safe="")
-
-
 class Web:
-    """Requests on one connection that is kept. Paths are below /v1/workspaces/ID, where a workspace is
-    given, else below /v1."""
-
-    def __init__(self, url, token=None, workspace=None, timeout=60):
-        self.url, self.token, self.workspace, self.timeout = url, token, workspace, timeout
-        self.connection = None
+    def __init__(self, url, token=None, workspace=None):
+        self.url, self.token, self.workspace = url, token, workspace
+        self.http = None
 
     def __enter__(self):
         return self
@@ -52,48 +31,37 @@ class Web:
         self.close()
 
     def close(self):
-        if self.connection:
-            self.connection.close()
-            self.connection = None
+        if self.http:
+            self.http.close()
+            self.http = None
 
     def another(self, **changes):
-        values = {"url": self.url, "token": self.token, "workspace": self.workspace, "timeout": self.timeout}
-        return Web(**{**values, **changes})
-
-    def _connect(self):
-        if self.url.startswith("unix:"):
-            return UnixConnection(self.url[5:], self.timeout)
-        address = urlsplit(self.url)
-        return http.client.HTTPConnection(address.hostname, address.port, timeout=self.timeout)
+        return Web(**{"url": self.url, "token": self.token, "workspace": self.workspace, **changes})
 
     def target(self, path):
-        return f"/v1/workspaces/{segment(self.workspace)}{path}" if self.workspace else f"/v1{path}"
+        return workspace(self.workspace, path)
 
-    def open(self, method, path, body=None, fields=(), chunked=False):
-        """The response, whose body is not read."""
-        if self.connection is None:
-            self.connection = self._connect()
-        fields = dict(fields)
-        if self.token:
-            fields["Authorization"] = f"Bearer {self.token}"
-        if isinstance(body, (dict, list)):
-            body = json.dumps(body).encode()
-        self.connection.request(method, self.target(path), body=body, headers=fields, encode_chunked=chunked)
-        return self.connection.getresponse()
+    def start(self, method, path, body=None, fields=(), chunked=False):
+        """Sends a request, and does not wait: self.http has what comes."""
+        if not self.http:
+            self.http = Http(self.url, self.token)
+        self.http.start(method, self.target(path), body, fields, chunked)
 
-    def ask(self, method, path, body=None, **fields):
+    def ask(self, method, path, body=None, chunked=False, **fields):
         """fields: header fields, _ for -."""
-        fields = {name.replace("_", "-"): value for name, value in fields.items()}
-        response = self.open(method, path, body, fields)
-        answer = Answer(response, response.read())
-        if response.will_close:
+        self.start(method, path, body, {name.replace("_", "-"): value for name, value in fields.items()}, chunked)
+        answer = Answer(self.http.answer(method))
+        if answer.fields.get("connection") == "close":
             self.close()
         return answer
 
     def lines(self, method, path, body=None):
         """The objects of a stream, as they come."""
-        response = self.open(method, path, body, {"Accept": "application/x-ndjson"})
-        assert response.status == 200, response.read()
-        assert response.getheader("content-type") == "application/x-ndjson"
-        for line in response:
-            yield json.loads(line)
+        self.start(method, path, body, {"Accept": "application/x-ndjson"})
+        status, fields = self.http.head()
+        assert (status, fields["content-type"]) == (200, "application/x-ndjson")
+        rest = b""
+        for chunk in self.http.chunks(fields):
+            *lines, rest = (rest + chunk).split(b"\n")
+            yield from map(json.loads, lines)
+        assert rest == b""
