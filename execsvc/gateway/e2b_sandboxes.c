@@ -131,6 +131,7 @@ struct wish {
     struct bytes thread_id;
     char *labels;
     uint64_t ttl_ms;
+    const char *policy; /* or NULL: the service's own */
 };
 
 static int new_id(char ret[NEW_ID_LETTERS + 2])
@@ -170,6 +171,25 @@ static int read_labels(const json_t *body, struct wish *w, struct failure *f)
     return r < 0 ? r : w->labels ? 0 : failure_set(f, -ENOMEM, "out of memory");
 }
 
+/* What would have to be held to, and is not, is refused: to ignore it would be to lie. */
+static int read_bounds(const json_t *body, struct wish *w, struct failure *f)
+{
+    static const char *const others[] = {"network", "iam", "mcp", "volumeMounts"};
+    bool internet = true;
+    int r = e2b_flag(body, "allow_internet_access", &internet, f);
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(others); i++) {
+        const json_t *value = json_object_get(body, others[i]);
+        if (json_object_size(value) > 0 || json_array_size(value) > 0)
+            r = failure_set(f, -EINVAL,
+                            "%s cannot be had here. What commands may reach the workspace's policy "
+                            "says (berth policy)",
+                            others[i]);
+    }
+    if (!internet)
+        w->policy = "{\"network\":\"none\"}";
+    return r;
+}
+
 static int read_wish(const json_t *body, struct wish *w, struct failure *f)
 {
     bool pause = false;
@@ -181,6 +201,8 @@ static int read_wish(const json_t *body, struct wish *w, struct failure *f)
         w->template = NULL;
     if (r == 0)
         r = read_timeout(body, &w->ttl_ms, f);
+    if (r == 0)
+        r = read_bounds(body, w, f);
     if (r == 0)
         r = e2b_flag(body, "autoPause", &pause, f);
     /* What is to be kept at its end has none here. */
@@ -196,6 +218,7 @@ static int create(struct upstream *u, const struct wish *w, uint32_t flags, stru
                                    .workspace_create = {.flags = flags,
                                                         .ttl_ms = w->ttl_ms,
                                                         .thread_id = w->thread_id,
+                                                        .policy = bytes_of_string(w->policy),
                                                         .labels = bytes_of_string(w->labels),
                                                         .source = source}};
     return upstream_call(u, &m, ret, f);

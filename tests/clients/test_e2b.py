@@ -1,6 +1,7 @@
 """The unmodified SDK of E2B drives workspaces: what it does is in e2b/suite.mjs, once for each way in which
 it can be pointed at a service. And what the SDK does not show of the dialect."""
 
+import base64
 import fcntl
 import hashlib
 import json
@@ -8,6 +9,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
@@ -15,7 +17,7 @@ from lib.http import Http
 
 SOURCE = Path(__file__).parent / "e2b"
 TOKEN = "suite-token-0123456789"
-CHECKS = {"debug": 27, "api": 36, "direct": 29}
+CHECKS = {"debug": 27, "api": 37, "direct": 29}
 
 
 @pytest.fixture
@@ -116,6 +118,40 @@ def test_both_names_and_both_numbers(box):
     assert (answer.status, answer.json["code"]) == (404, "not_found")
     answer = call(box, "process.Process/SendSignal", {"process": {"tag": "x"}, "signal": 9})
     assert (answer.status, answer.json["code"]) == (501, "unimplemented")
+
+
+def frames(body):
+    while body:
+        flags, size = body[0], int.from_bytes(body[1:5], "big")
+        yield flags, json.loads(body[5:5 + size])
+        body = body[5 + size:]
+
+
+def frame(message):
+    text = json.dumps(message).encode()
+    return b"\0" + len(text).to_bytes(4, "big") + text
+
+
+def test_keepalives_come_between(box):
+    """Never before the start, and the end is followed by a frame that says so."""
+    answer = call(box, "process.Process/Start", frame({"process": {"cmd": "sleep", "args": ["2.5"]}, "stdin": False}),
+                  Keepalive_Ping_Interval="1")
+    told = [(flags, next(iter(message.get("event", {"": 0})))) for flags, message in frames(answer.body)]
+    assert told[0] == (0, "start") and told[-2:] == [(0, "end"), (2, "")]
+    assert (0, "keepalive") in told[1:-2] and set(told[1:-2]) == {(0, "keepalive")}
+
+
+def test_a_signed_url_outlives_the_service(service, box):
+    """The token is kept nowhere: whose signature it is, is found out anew."""
+    token = box.ask("POST", "/sandboxes", {"metadata": {"berth.thread_id": "box"}}).json["envdAccessToken"]
+    signature = base64.b64encode(hashlib.sha256(f"x:read::{token}".encode()).digest()).decode().rstrip("=")
+    target = "/files?" + urlencode({"path": "x", "signature": f"v1_{signature}"})
+    fields = {"E2b-Sandbox-Id": "box", "Content-Type": "application/octet-stream"}
+    assert box.ask("POST", "/files?path=x", b"content", fields=fields).status == 200
+    service = service.restart()
+    with Http(service.http_url) as http:
+        assert http.ask("GET", target).body == b"content"
+        assert http.ask("GET", target.replace("path=x", "path=y")).status == 401
 
 
 def test_the_sandbox_in_the_host_name(service, box):

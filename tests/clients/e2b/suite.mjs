@@ -401,6 +401,14 @@ check('create, find, end', ['api'], async () => {
   assert.equal(await s.isRunning(), false)
 })
 
+check('what a sandbox may reach', ['api'], async () => {
+  const s = await Sandbox.create({ allowInternetAccess: false })
+  assert.equal((await s.commands.run('true')).exitCode, 0)
+  await s.kill()
+  const error = await failure(Sandbox.create({ network: { denyOut: ['10.0.0.0/8'] } }), e2b.SandboxError)
+  assert.match(error.message, /network cannot be had/)
+})
+
 check('a thread ID of ones own', ['api'], async () => {
   const id = `chat-${process.pid}`
   const first = await Sandbox.create({ metadata: { 'berth.thread_id': id } })
