@@ -124,7 +124,7 @@ static int workspace_new(struct store *store, const char *name, const struct met
         .device = st->st_dev,
         .root_ino = st->st_ino,
         .name = strdup(name),
-        .thread_id = malloc(meta->thread_id_len),
+        .thread_id = malloc(meta->thread_id_len + 1), /* never of nothing */
         .thread_id_len = meta->thread_id_len,
         .created_at = meta->created_at,
     };

@@ -259,6 +259,7 @@ def scripts_of(name):
     return found
 
 
+@pytest.mark.timeout(600)
 def test_each_fault_point(harness):
     """The first time that it is passed."""
     for name in fault_points(harness):
@@ -291,6 +292,7 @@ def test_the_first_start(harness, passing):
     World(harness, service).take(lambda peer: peer.call("WORKSPACE_CREATE", thread_id=b"w"))
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kills", [10, pytest.param(500, marks=[pytest.mark.long, pytest.mark.timeout(7200)])])
 def test_random_kills(harness, kills):
     """SIGKILL at any moment, while the script is played again and again."""

@@ -80,12 +80,14 @@ static bool match(const char *given, const char *selector)
 /* Values that look like other labels, and keys that are a part of others. */
 static void test_labels_match(void **state)
 {
-    static const char labels[] = "{\"a\":\"1\",\"ab\":\"{\",\"q\":\"x\\\",\\\"w\\\":\\\"2\","
-                                 "\"v\":\"\\\\\",\"x{\":\":\",\"e\":\"\",\"k\":\"k=v\"}";
-    static const char *const there[] = {
-        "a=1", "a", "ab={", "ab", "q=x\",\"w\":\"2", "v=\\", "v", "x{=:", "x{", "e=", "e", "k=k=v"};
-    static const char *const not_there[] = {"a=",  "a=11", "b",   "b={", "w", "w=2", "v=", "x=:",
-                                            "e=1", "k=v",  "k=k", "1",   "x", "q=x", "A",  "A=1"};
+    static const char labels[] =
+        "{\"a\":\"1\",\"ab\":\"{\",\"q\":\"x\\\",\\\"w\\\":\\\"2\","
+        "\"v\":\"\\\\\",\"x{\":\":\",\"e\":\"\",\"m\\\"n\":\"o\",\"k\":\"k=v\"}";
+    static const char *const there[] = {"a=1",  "a",  "ab={", "ab", "q=x\",\"w\":\"2", "v=\\",  "v",
+                                        "x{=:", "x{", "e=",   "e",  "k=k=v",           "m\"n=o"};
+    static const char *const not_there[] = {"a=", "a=11", "b",   "b={", "w",   "w=2",
+                                            "v=", "x=:",  "e=1", "k=v", "k=k", "1",
+                                            "x",  "q=x",  "A",   "A=1", "n=o", "n"};
     for (size_t i = 0; i < ARRAY_SIZE(there); i++)
         if (!match(labels, there[i]))
             fail_msg("%s", there[i]);
