@@ -145,7 +145,7 @@ def make_tree(path, directories, files):
 
 
 @pytest.mark.parametrize("directories,files,levels",
-                         [(20, 50, 2000), pytest.param(1000, 1000, 100_000, marks=pytest.mark.long)])
+                         [(20, 50, 2000), pytest.param(1000, 1000, 100_000, marks=[pytest.mark.long, pytest.mark.timeout(3600)])])
 def test_nobody_waits_for_a_tree_that_is_removed(peer, service, directories, files, levels):
     tree = service.root / "workspaces" / "w" / "tree"
     make_tree(tree, directories, files)
@@ -171,6 +171,7 @@ def test_nobody_waits_for_a_tree_that_is_removed(peer, service, directories, fil
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 def test_a_hundred_thousand(harness, service):
     """They are made beside the service, as an earlier one would have left them."""
     count = 100_000
