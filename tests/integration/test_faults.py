@@ -98,7 +98,8 @@ class Lifecycle:
         assert self.get(peer) is None
 
     def expire(self, peer):
-        if self.get(peer):
+        before = self.get(peer)
+        if before and before["idle_ms"] == 0:
             self.set(peer, valid=SET["IDLE"], idle_ms=1)
         wait_until(lambda: self.get(peer) is None, timeout=60)
 
