@@ -1,21 +1,16 @@
-#include "exec/exec_service.h"
+#include "exec/relay.h"
 
 #include <fcntl.h>
 #include <limits.h>
 #include <string.h>
-#include <sys/queue.h>
 
 #include "base/log.h"
-#include "base/table.h"
 #include "egress/counts.h"
 #include "exec/command.h"
 #include "keeper/fence.h"
-#include "store/index.h"
 #include "keeper/keeper.h"
-#include "keeper/link.h"
 #include "keeper/process.h"
 #include "names/thread_id.h"
-#include "server/held.h"
 #include "store/json_file.h"
 
 /* Output of one call that may be on its way here from the keeper; and on towards a client that has
@@ -29,67 +24,7 @@
 /* How long a keeper may take to say WELCOME: it may have to read what earlier ones have left. */
 #define WELCOME_TIMEOUT_S 15
 
-/* A call of a client, and of ours at the keeper. */
-struct relay {
-    TAILQ_ENTRY(relay) entry;
-    struct exec_service *service;
-    struct call *call; /* NULL: the client is gone */
-    enum wire_type type;
-    uint64_t tag;             /* at the keeper; 0: the request was not sent yet */
-    struct buffer request;    /* until nothing would be done, or told, twice by sending it again */
-    struct held held;         /* what came within the call until then */
-    size_t window;            /* item bytes that were granted to the keeper and have not come */
-    size_t input_window;      /* item bytes that the client may still send */
-    struct wire_frame *reply; /* waits for the barrier */
-    struct barrier *barrier;
-    uint32_t waits_for;           /* EXEC: this workspace's hold, 0: for none */
-    struct exec_hold *hold;       /* that asks; there is no call then */
-    struct exec_removal *removal; /* WORKSPACE_REMOVE */
-    bool own;                     /* there never was a call */
-    exec_cleared *cleared;
-    void *context;
-};
-
-struct exec_hold {
-    LIST_ENTRY(exec_hold) entry;
-    struct exec_service *service; /* NULL: it has gone */
-    struct relay *relay;          /* its question to the keeper, while that is open */
-    uint32_t slot;
-    bool frozen; /* the keeper is to be told of its end */
-    void (*held)(void *context, int error, const char *text);
-    void *context;
-};
-
-struct exec_removal {
-    LIST_ENTRY(exec_removal) entry;
-    struct exec_service *service; /* NULL: it has gone */
-    uint32_t slot;
-    bool stops;
-};
-
-TAILQ_HEAD(relay_list, relay);
-
-struct exec_service {
-    struct event_base *base;
-    struct store *store;
-    struct subscribers *subscribers; /* NULL: nobody is waited for */
-    char name[64];
-    int (*connect)(void *context, const char *name, int *ret_fd, struct failure *ret_failure);
-    void *context;
-    struct link *link; /* NULL: not connected */
-    bool ready;
-    unsigned tries;
-    struct event *again;
-    struct relay_list relays;
-    LIST_HEAD(, exec_removal) removals;
-    LIST_HEAD(, exec_hold) holds;
-    struct table by_tag; /* those that were sent */
-    size_t running;
-    uint64_t started;
-    uint64_t refused;
-};
-
-static void relay_free(struct relay *r)
+void exec_relay_free(struct relay *r)
 {
     struct exec_service *s = r->service;
     TAILQ_REMOVE(&s->relays, r, entry);
@@ -134,7 +69,7 @@ static void relay_hold_answered(struct relay *r, int error, const char *text)
     char copy[1025];
     (void)snprintf(copy, sizeof copy, "%s", text ? text : "");
     hold->relay = NULL;
-    relay_free(r);
+    exec_relay_free(r);
     void (*held)(void *context, int error, const char *text) = hold->held;
     void *context = hold->context;
     if (error < 0)
@@ -152,7 +87,7 @@ static void relay_refuse(struct relay *r, int error, const char *text)
     struct call *call = take_ptr(r->call);
     bool exec = r->type == WIRE_EXEC;
     r->service->refused += exec;
-    relay_free(r);
+    exec_relay_free(r);
     if (call && exec)
         reply_verdict(call, WIRE_VERDICT_NOT_STARTED, WIRE_STAGE_REQUEST, error, 0, text);
     else if (call)
@@ -169,7 +104,7 @@ static void relay_lose(struct relay *r)
         relay_hold_answered(r, -ECONNRESET, text);
         return;
     }
-    relay_free(r);
+    exec_relay_free(r);
     if (call && verdict)
         reply_verdict(call, WIRE_VERDICT_UNKNOWN, WIRE_STAGE_NONE, -ECONNRESET, 0, text);
     else if (call)
@@ -204,7 +139,7 @@ static void on_seen(void *context, bool all_seen)
     struct exec_service *s = r->service;
     struct wire_message *m = &reply->message;
     r->barrier = NULL;
-    relay_free(r);
+    exec_relay_free(r);
     if (m->type == WIRE_EXEC_EXIT) {
         m->exec_exit.fs_seq = store_change_count(s->store);
         if (!all_seen)
@@ -239,7 +174,7 @@ static void relay_cleared(struct relay *r, struct wire_frame *frame)
     r->cleared = NULL;
     if (r->call)
         call_set_events(r->call, &none);
-    relay_free(r);
+    exec_relay_free(r);
     wire_frame_free(frame);
     cleared(context, removal, ended);
 }
@@ -268,21 +203,21 @@ static void relay_reply(struct relay *r, struct wire_frame *frame)
     if (m->type == WIRE_EXEC_EXIT && m->exec_exit.verdict == WIRE_VERDICT_NOT_STARTED)
         s->refused++;
     if (!r->call) {
-        relay_free(r);
+        exec_relay_free(r);
     } else if (m->type == WIRE_ERROR) {
         struct call *call = take_ptr(r->call);
         char text[1025];
         (void)snprintf(text, sizeof text, "%.*s", (int)m->error.text.len,
                        (const char *)m->error.text.data);
         int error = -(int)m->error.error;
-        relay_free(r);
+        exec_relay_free(r);
         call_reply_error(call, error, text[0] ? text : NULL);
     } else if (ended_nothing(m)) {
         struct call *call = take_ptr(r->call);
         if (m->exec_exit.verdict == WIRE_VERDICT_NOT_STARTED)
             m->exec_exit.coherence = WIRE_COHERENCE_SEEN;
         call_reply(call, m);
-        relay_free(r);
+        exec_relay_free(r);
     } else {
         bool detected = store_detect(s->store) == 0;
         struct barrier *barrier = NULL;
@@ -380,7 +315,7 @@ static void on_gone(void *context)
         .cancel.flags = WIRE_CANCEL_LEAVE | (call_is_abandoned(r->call) ? 0 : KEEPER_LOST)};
     r->call = NULL;
     if (r->tag == 0 || r->reply)
-        relay_free(r); /* nobody has it, or nobody wants it */
+        exec_relay_free(r); /* nobody has it, or nobody wants it */
     else
         pass_on(r, &leave);
 }
@@ -542,8 +477,8 @@ static void link_begin(struct exec_service *s)
 
 /* --- requests -------------------------------------------------------------------------------- */
 
-static struct relay *relay_new(struct exec_service *s, struct call *call,
-                               const struct wire_message *request)
+struct relay *exec_relay_new(struct exec_service *s, struct call *call,
+                             const struct wire_message *request)
 {
     struct relay *r = calloc(1, sizeof *r);
     if (!r || wire_encode(&r->request, request) < 0) {
@@ -564,7 +499,7 @@ static struct relay *relay_new(struct exec_service *s, struct call *call,
     return r;
 }
 
-static void relay_begin(struct relay *r)
+void exec_relay_begin(struct relay *r)
 {
     struct exec_service *s = r->service;
     if (s->ready)
@@ -573,29 +508,18 @@ static void relay_begin(struct relay *r)
         link_begin(s);
 }
 
-static bool is_held(const struct exec_service *s, uint32_t slot)
-{
-    const struct exec_hold *hold;
-    LIST_FOREACH(hold, &s->holds, entry)
-    {
-        if (hold->slot == slot)
-            return true;
-    }
-    return false;
-}
-
 static void ask(struct exec_service *s, struct call *call, const struct wire_message *request)
 {
-    struct relay *r = relay_new(s, call, request);
+    struct relay *r = exec_relay_new(s, call, request);
     if (!r) {
         call_reply_error(call, -ENOMEM, NULL);
         return;
     }
     /* By now the workspace's flags are its slot. */
-    if (r->type == WIRE_EXEC && is_held(s, request->exec.workspace_flags))
+    if (r->type == WIRE_EXEC && exec_is_held(s, request->exec.workspace_flags))
         r->waits_for = request->exec.workspace_flags;
     else
-        relay_begin(r);
+        exec_relay_begin(r);
 }
 
 static const struct exec_removal *find_removal(const struct exec_service *s, uint32_t slot)
@@ -701,205 +625,6 @@ void exec_service_ask(struct exec_service *s, struct call *call, const struct wi
         workspace_unref(workspace);
 }
 
-/* --- removing a workspace -------------------------------------------------------------------- */
-
-/* Whether the keeper may know of any. */
-static bool has_commands(const struct exec_service *s, const char *name)
-{
-    char path[PATH_MAX];
-    (void)snprintf(path, sizeof path, "%s/exec/%s", store_root(s->store), name);
-    return s->link || !TAILQ_EMPTY(&s->relays) || access(path, F_OK) == 0 || errno != ENOENT;
-}
-
-void exec_removal_end(struct exec_removal *removal)
-{
-    if (removal && removal->service)
-        LIST_REMOVE(removal, entry);
-    free(removal);
-}
-
-/* How the keeper is told. */
-static uint32_t clear_flags(enum exec_clear how)
-{
-    switch (how) {
-    case EXEC_CLEAR_ENDED:
-        return 0;
-    case EXEC_CLEAR_FORCE:
-        return KEEPER_FORCE;
-    case EXEC_CLEAR_STOP:
-        return KEEPER_STOP;
-    }
-    return 0;
-}
-
-struct cleared_workspace {
-    uint32_t slot;
-    struct bytes thread_id;
-    const char *name;
-};
-
-static int clear(struct exec_service *s, struct call *call, const struct cleared_workspace *w,
-                 enum exec_clear how, struct exec_removal **removal, struct relay **ret)
-{
-    const struct wire_message m = {
-        .type = WIRE_WORKSPACE_REMOVE,
-        .workspace_remove = {.flags = w->slot | clear_flags(how), .key = w->thread_id}};
-    *removal = calloc(1, sizeof **removal);
-    if (!*removal)
-        return -ENOMEM;
-    (*removal)->slot = w->slot;
-    (*removal)->stops = how == EXEC_CLEAR_STOP;
-    (*removal)->service = s;
-    LIST_INSERT_HEAD(&s->removals, *removal, entry);
-    if (!has_commands(s, w->name))
-        return 0;
-    *ret = relay_new(s, call, &m);
-    return *ret ? 0 : -ENOMEM;
-}
-
-static void clear_begin(struct exec_service *s, struct call *call,
-                        const struct cleared_workspace *w, enum exec_clear how,
-                        exec_cleared *cleared, void *context)
-{
-    struct exec_removal *removal = NULL;
-    struct relay *relay = NULL;
-    int r = clear(s, call, w, how, &removal, &relay);
-    if (r < 0) {
-        exec_removal_end(removal);
-        if (call)
-            call_reply_error(call, r, NULL);
-        cleared(context, NULL, 0);
-    } else if (!relay) {
-        cleared(context, removal, 0);
-    } else {
-        relay->own = !call;
-        relay->removal = removal;
-        relay->cleared = cleared;
-        relay->context = context;
-        relay_begin(relay);
-    }
-}
-
-bool exec_service_clear(struct exec_service *s, struct call *call, struct bytes key,
-                        uint32_t workspace_flags, enum exec_clear how, exec_cleared *cleared,
-                        void *context)
-{
-    struct workspace *workspace = NULL;
-    if (store_workspace_find(s->store, key, workspace_flags, &workspace) < 0)
-        return false;
-    const struct cleared_workspace w = {.slot = workspace_slot(workspace),
-                                        .thread_id = workspace_thread_id(workspace),
-                                        .name = workspace_name(workspace)};
-    clear_begin(s, call, &w, how, cleared, context);
-    workspace_unref(workspace);
-    return true;
-}
-
-void exec_service_clear_over(struct exec_service *s, const struct index_over *over,
-                             exec_cleared *cleared, void *context)
-{
-    const struct cleared_workspace w = {.slot = over->slot,
-                                        .thread_id = bytes_of(over->thread_id, over->thread_id_len),
-                                        .name = over->name};
-    clear_begin(s, NULL, &w, EXEC_CLEAR_ENDED, cleared, context);
-}
-
-/* --- holding a workspace ------------------------------------------------------------------------
- */
-
-static struct wire_message hold_message(const struct exec_hold *hold, struct bytes thread_id,
-                                        uint32_t flags)
-{
-    return (struct wire_message){
-        .type = WIRE_SNAPSHOT_CREATE,
-        .snapshot_create = {.workspace_flags = hold->slot, .flags = flags, .workspace = thread_id}};
-}
-
-void exec_service_hold(struct exec_service *s, const struct exec_hold_options *options,
-                       struct exec_hold **ret)
-{
-    struct workspace *workspace;
-    if (store_workspace_find(s->store, options->workspace, options->workspace_flags, &workspace) <
-        0) {
-        options->held(options->context, 0, NULL);
-        return;
-    }
-    struct exec_hold *hold = calloc(1, sizeof *hold);
-    struct relay *relay = NULL;
-    bool ask_keeper = has_commands(s, workspace_name(workspace));
-    if (hold) {
-        *hold = (struct exec_hold){.service = s,
-                                   .slot = workspace_slot(workspace),
-                                   .frozen = options->freeze && ask_keeper,
-                                   .held = options->held,
-                                   .context = options->context};
-        const struct wire_message m = hold_message(hold, workspace_thread_id(workspace),
-                                                   options->freeze ? KEEPER_FREEZE : KEEPER_QUIET);
-        relay = ask_keeper ? relay_new(s, NULL, &m) : NULL;
-    }
-    workspace_unref(workspace);
-    if (!hold || (ask_keeper && !relay)) {
-        free(hold);
-        options->held(options->context, -ENOMEM, NULL);
-        return;
-    }
-    LIST_INSERT_HEAD(&s->holds, hold, entry);
-    *ret = hold;
-    if (!relay) {
-        hold->held(hold->context, 0, NULL);
-        return;
-    }
-    relay->hold = hold;
-    hold->relay = relay;
-    relay_begin(relay);
-}
-
-static void begin_waiting(struct exec_service *s, uint32_t slot)
-{
-    struct relay *next;
-    for (struct relay *r = TAILQ_FIRST(&s->relays); r; r = next) {
-        next = TAILQ_NEXT(r, entry);
-        if (r->waits_for != slot)
-            continue;
-        r->waits_for = 0;
-        relay_begin(r);
-    }
-}
-
-/* A keeper that has gone has let them go on. */
-static void thaw(struct exec_service *s, const struct exec_hold *hold)
-{
-    static const uint8_t nobody[1] = {'-'};
-    const struct wire_message m = hold_message(hold, bytes_of(nobody, 1), KEEPER_THAW);
-    uint64_t tag;
-    if (!s->ready)
-        return;
-    if (session_request(link_session(s->link), &m, false, &tag) < 0)
-        log_error("commands cannot be told to go on");
-    link_flush(s->link);
-}
-
-void exec_hold_end(struct exec_hold *hold)
-{
-    if (!hold)
-        return;
-    struct exec_service *s = hold->service;
-    if (s) {
-        LIST_REMOVE(hold, entry);
-        if (hold->frozen)
-            thaw(s, hold);
-        if (hold->relay) {
-            /* Its answer comes to nobody. */
-            hold->relay->hold = NULL;
-            if (hold->relay->tag == 0)
-                relay_free(hold->relay);
-        }
-        if (!is_held(s, hold->slot))
-            begin_waiting(s, hold->slot);
-    }
-    free(hold);
-}
-
 /* --- the service ----------------------------------------------------------------------------- */
 
 int exec_service_new(struct event_base *base, const struct exec_service_options *options,
@@ -939,7 +664,7 @@ void exec_service_free(struct exec_service *s)
     if (!s)
         return;
     while ((r = TAILQ_FIRST(&s->relays)))
-        relay_free(r);
+        exec_relay_free(r);
     while ((hold = LIST_FIRST(&s->holds))) {
         LIST_REMOVE(hold, entry);
         hold->service = NULL;
