@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from lib.http import Http
+from lib.http_client import Http
 
 SOURCE = Path(__file__).parent / "e2b"
 TOKEN = "suite-token-0123456789"

@@ -13,7 +13,7 @@ import pytest
 
 from lib import raw
 from lib.harness import is_alive, started_by, wait_until
-from lib.http import Http
+from lib.http_client import Http
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: a\r\n"
 POST = b"POST /v1/workspaces HTTP/1.1\r\nHost: a\r\n"

@@ -9,7 +9,7 @@ import pytest
 
 from lib import prometheus
 from lib.harness import REPOSITORY
-from lib.http import Http, workspace
+from lib.http_client import Http, workspace
 
 DOCUMENT = json.loads((REPOSITORY / "docs/openapi.json").read_text())
 

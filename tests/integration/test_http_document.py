@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from lib.harness import REPOSITORY
-from lib.http import Http
+from lib.http_client import Http
 from lib.schema import Schemas
 
 DOCUMENT = json.loads((REPOSITORY / "docs/openapi.json").read_text())

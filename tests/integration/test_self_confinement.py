@@ -12,7 +12,7 @@ import pytest
 
 from lib import inject, kernel_caches, raw
 from lib.harness import started_by, wait_until
-from lib.http import Http
+from lib.http_client import Http
 
 pytestmark = pytest.mark.skipif(not inject.available(), reason="needs root, on x86-64")
 

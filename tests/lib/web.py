@@ -2,7 +2,7 @@
 
 import json
 
-from lib.http import Http, workspace
+from lib.http_client import Http, workspace
 
 
 class Answer:
