@@ -157,7 +157,8 @@ NOTHING = {"tmp": [], "trash": [], "restores": []}
 
 
 def wait_for_nothing(service, timeout=20):
+    """What nobody waits for any more may not even have begun, so this is true for a moment only."""
     until = time.monotonic() + timeout
-    while left_over(service) != NOTHING and time.monotonic() < until:
+    while (left := left_over(service)) != NOTHING:
+        assert time.monotonic() < until, left
         time.sleep(0.02)
-    assert left_over(service) == NOTHING
