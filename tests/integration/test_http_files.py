@@ -340,7 +340,6 @@ def test_put_is_seen_by_mounts_and_commands(web, tree, start_mount, run_berth):
     assert web.ask("GET", "/files/h").body == b"by the mount"
 
 
-@pytest.mark.long
 def test_put_waits_until_the_mounts_have_heard(web, tree, start_mount):
     """One that is stopped holds up the answer, until it goes on or its lease is over."""
     mount = start_mount(workspace=ID)
