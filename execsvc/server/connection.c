@@ -465,7 +465,9 @@ static void relay(struct connection *c)
     }
     server_log_refusal(c->server, "connection %llu from %s: %s", (unsigned long long)c->id,
                        c->peer.name, failure.text);
-    if (http_answer_problem(&text, 503, "what answers HTTP is not there now",
+    if (http_answer_problem(&text, 503,
+                            failure.error == -EBUSY ? failure.text
+                                                    : "what answers HTTP is not there now",
                             "Retry-After: 1\r\n") < 0)
         connection_end(c, LOG_LEVEL_ERROR, "no memory for an answer");
     else

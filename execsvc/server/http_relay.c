@@ -143,9 +143,34 @@ static struct bufferevent *new_stream(struct connection *c, int *fd)
     return b;
 }
 
+/* The oldest that has not got in makes room for a newer one. False: all have. */
+static bool make_room(struct server *s)
+{
+    struct connection *oldest = NULL;
+    struct listener *l;
+    if (s->relays_alive < s->relays_max)
+        return true;
+    for (l = listener_first(s); l; l = listener_next(l)) {
+        struct connection *c;
+        TAILQ_FOREACH(c, listener_pending(l), link)
+        {
+            if (c->state == CONNECTION_RELAY && (!oldest || c->id < oldest->id))
+                oldest = c;
+        }
+    }
+    if (!oldest)
+        return false;
+    s->counters.dropped_early++;
+    connection_end(oldest, LOG_LEVEL_INFO,
+                   "dropped for a newer one: too many speak HTTP and have not got in");
+    return true;
+}
+
 int http_relay_begin(struct connection *c, struct bytes head, struct failure *f)
 {
     _cleanup_close_ int fd = -1;
+    if (!make_room(c->server))
+        return failure_set(f, -EBUSY, "too many connections speak HTTP");
     struct http_relay *r = calloc(1, sizeof *r);
     if (!r || !make_ticket(r->ticket)) {
         free(r);
@@ -165,6 +190,7 @@ int http_relay_begin(struct connection *c, struct bytes head, struct failure *f)
     r->connection = c;
     c->relay = r;
     c->server->counters.relayed++;
+    c->server->relays_alive++;
     connection_set_state(c, CONNECTION_RELAY);
     bufferevent_setwatermark(c->bev, EV_READ, 0, RELAY_QUEUE_MAX);
     bufferevent_setwatermark(c->bev, EV_WRITE, RELAY_QUEUE_MAX / 2, 0);
@@ -188,6 +214,7 @@ void http_relay_free(struct http_relay *r)
             connection_end(c, LOG_LEVEL_DEBUG, "its client has gone");
         }
     }
+    s->relays_alive--;
     OPENSSL_cleanse(r->ticket, sizeof r->ticket);
     if (r->gateway)
         bufferevent_free(r->gateway);

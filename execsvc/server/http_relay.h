@@ -6,7 +6,7 @@
  *
  * Until the service has let its client in once, which is how a request is usually begun, it is
  * among those of its listener that have not got in: it gets HANDSHAKE_TIMEOUT_S, and the oldest is
- * dropped for a newer one. */
+ * dropped for a newer one, also when there are server.relays_max in all. */
 #pragma once
 
 #include "server/connection.h"

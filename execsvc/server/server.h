@@ -25,6 +25,10 @@ TAILQ_HEAD(connection_list, connection);
 /* Connections that speak frames. Stops one credential from using up all descriptors. */
 #define SERVER_CONNECTIONS_MAX 4096
 
+/* Connections that speak HTTP, each with a process of the gateway's. Fewer than that has, since one
+ * that has gone takes a moment to end. */
+#define SERVER_RELAYS_MAX 384
+
 /* Refusals logged per LOG_PERIOD_S: stops a flood of bad connections from filling the disk
  * with log lines. */
 #define SERVER_LOG_BURST 20
@@ -72,6 +76,8 @@ struct server {
     unsigned parked_count;
     struct connection_list relays; /* of whoever was let in once (http_relay.h) */
     unsigned relay_count;
+    unsigned relays_alive; /* with those that have not got in */
+    unsigned relays_max;
     struct event *park_timer;
     struct connection_list ended; /* to be torn down at the next turn of the loop */
     struct event *tear_down;

@@ -209,6 +209,7 @@ static void set_limits(struct server *s, unsigned descriptors, size_t listeners)
 {
     unsigned usable = descriptors > DESCRIPTORS_RESERVED ? descriptors - DESCRIPTORS_RESERVED : 0;
     s->connections_max = between(usable / 4, 16, SERVER_CONNECTIONS_MAX);
+    s->relays_max = between(usable / 16, 8, SERVER_RELAYS_MAX);
     s->pending_max =
         between(usable / 4 / (unsigned)(listeners + 1), LISTENER_PENDING_MIN, LISTENER_PENDING_MAX);
 }

@@ -342,6 +342,27 @@ def test_many_connections(service):
     wait_until(lambda: not started_by(gateway_of(service)), 30)
 
 
+def test_too_many_connections(harness):
+    """Who has not got in makes room for whoever comes; who has keeps its place, and others are told."""
+    # 8 with so few descriptors.
+    service = harness.start_service(wrapper=["prlimit", "--nofile=384:384"])
+    with ExitStack() as stack:
+        strangers = [stack.enter_context(Http(service.url)) for _ in range(8)]
+        assert [http.get("/healthz").status for http in strangers] == [200] * 8
+        known = []
+        for i in range(8):
+            known.append(stack.enter_context(Http(service.url)))
+            assert known[-1].get("/v1/workspaces").status == 200
+            assert strangers[i].is_closed()
+        with raw.connect(service.url) as connection:
+            connection.sendall(GET + b"\r\n")
+            refused = raw.read_all(connection)
+        assert answers(refused) == [503] and b"too many" in refused and b'"retry":true' in refused
+        assert [http.get("/v1/workspaces").status for http in known] == [200] * 8
+        known[0].close()
+        wait_until(lambda: answers(said(service.url, GET + b"Connection: close\r\n\r\n")) == [200])
+
+
 def test_client_that_reads_nothing(service):
     """It holds up nobody, and what is kept for it is bounded."""
     with raw.connect(service.url) as lazy, Http(service.url) as http:
