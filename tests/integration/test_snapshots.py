@@ -190,7 +190,7 @@ def test_commands_stand_still(service, client):
     with ExecClient(service.socket) as commands:
         commands.start("w", ["sh", "-c", script])
         wait_until(lambda: (top / "b").exists() and (top / "b").read_bytes(), what="the command")
-        for number in range(5):
+        for number in range(10):
             made = call(client, "SNAPSHOT_CREATE", workspace=b"w", id=b"s%d" % number)
             assert isinstance(made, dict), os.strerror(made)
             entries = export(client, snapshot=b"s%d" % number)
