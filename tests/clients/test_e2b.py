@@ -13,6 +13,8 @@ from urllib.parse import urlencode
 
 import pytest
 
+from lib import berthwire as wire
+from lib.access import call as wire_call, connect
 from lib.http_client import Http
 
 SOURCE = Path(__file__).parent / "e2b"
@@ -139,6 +141,18 @@ def test_keepalives_come_between(box):
     told = [(flags, next(iter(message.get("event", {"": 0})))) for flags, message in frames(answer.body)]
     assert told[0] == (0, "start") and told[-2:] == [(0, "end"), (2, "")]
     assert (0, "keepalive") in told[1:-2] and set(told[1:-2]) == {(0, "keepalive")}
+
+
+def test_commands_are_started_to_be_kept(service, box):
+    """So that they go on without their client for good, not just for a while."""
+    with Http(service.http_url, TOKEN) as http:
+        http.start("POST", "/process.Process/Start", frame({"process": {"cmd": "sleep", "args": ["60"]}, "stdin": False}),
+                   {"E2b-Sandbox-Id": "box", "Connect-Timeout-Ms": "60000"})
+        assert http.head()[0] == 200
+        with connect(service.http_url, TOKEN) as connection:
+            listed = wire.decode_list("EXEC_COMMAND", wire_call(connection, "EXEC_LIST", workspace=b"box")["items"])
+    keep = wire.CONSTANTS["WIRE_EXEC_KEEP"]
+    assert [(one["flags"] & keep, one["timeout_ms"]) for one in listed] == [(keep, 0)]
 
 
 def test_a_signed_url_outlives_the_service(service, box):
