@@ -6,7 +6,7 @@
 #include <stdbool.h>
 
 /* Seconds one call may take. Stops a process that makes files as fast as they are deleted from
- * keeping a thread busy for ever; what is left goes at the next start. */
+ * keeping a thread busy for ever; what is left goes the next time. */
 #define REMOVAL_SECONDS_MAX 600
 
 /* Deletes everything in the directory, not the directory itself. The directories found are

@@ -35,7 +35,8 @@ int trash_new(struct store *store, struct trash **ret)
 
 /* --- deleting -------------------------------------------------------------------- */
 
-static void delete_one(struct trash *t, const char *name)
+/* False: it takes longer than one call may. */
+static bool delete_one(struct trash *t, const char *name)
 {
     struct store *store = t->store;
     _cleanup_close_ int fd =
@@ -49,8 +50,9 @@ static void delete_one(struct trash *t, const char *name)
         fault_point(FAULT_TRASH_EMPTIED);
         r = unlinkat(store->trash_fd, name, AT_REMOVEDIR) < 0 ? -errno : 0;
     }
-    if (r < 0 && r != -ENOENT && r != -ECANCELED)
+    if (r < 0 && r != -ENOENT && r != -ECANCELED && r != -ETIMEDOUT)
         log_warning("cannot delete all of %s/trash/%s: %s", store->root, name, strerror(-r));
+    return r != -ETIMEDOUT;
 }
 
 static void close_stream(DIR **stream)
@@ -60,17 +62,19 @@ static void close_stream(DIR **stream)
 }
 
 /* One after the other: a tree that cannot be deleted keeps no other from going. */
-static void delete_all(struct trash *t)
+static bool delete_all(struct trash *t)
 {
+    bool all = true;
     _cleanup_(close_stream) DIR *stream = NULL;
     _cleanup_close_ int fd = openat(t->store->trash_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     const struct dirent *entry;
     if (fd < 0 || !(stream = fdopendir(fd)))
-        return;
+        return true;
     (void)take_fd(&fd);
     while (!atomic_load(&t->stopping) && (entry = readdir(stream)))
         if (entry->d_name[0] != '.')
-            delete_one(t, entry->d_name);
+            all = delete_one(t, entry->d_name) && all;
+    return all;
 }
 
 /* --- the thread ------------------------------------------------------------------ */
@@ -86,8 +90,9 @@ static void *trash_main(void *context)
             continue;
         }
         (void)pthread_mutex_unlock(&t->lock);
-        delete_all(t);
+        bool all = delete_all(t);
         (void)pthread_mutex_lock(&t->lock);
+        t->asked += !all;
         t->done = asked;
         (void)pthread_cond_broadcast(&t->changed);
     }
