@@ -1,4 +1,4 @@
-#include "tree.h"
+#include "tree_private.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -7,7 +7,6 @@
 #include "inode.h"
 #include "listing.h"
 #include "tree_entry.h"
-
 #define FIRST_CAPACITY 1024
 
 /* What fits into the fields of an entry. What is more is not kept; an answer of TREE
@@ -16,43 +15,9 @@
 #define PART_BYTES_MAX (1U << 21)
 #define DIRECTORY_ENTRIES_MAX ((1U << 24) - 1)
 
-/* What one answer brought. */
-struct tree_part {
-    struct tree_part *next;
-    struct tree_directory *directory;
-    uint8_t *data; /* entries, packed */
-    size_t size;
-    size_t first; /* index of the first entry */
-    size_t count;
-    struct tree_entry entries[];
-};
-
-/* Something was made, or moved to the name, by this mount. */
-struct made_name {
-    uint64_t ino, generation; /* ino 0: not known */
-};
-
-struct tree_directory {
-    struct tree_directory *newer, *older;
-    uint64_t node;
-    struct wire_attr attr; /* its own */
-    struct tree_part *parts, *last;
-    uint32_t *names; /* chains: index + 1 of the first, or 0; NULL: not needed yet */
-    uint64_t cookie; /* of the last entry that was brought, or where it started */
-    size_t count;
-    size_t capacity; /* of names: a power of two */
-    size_t stale;
-    struct table made; /* hash of name -> struct made_name: since the answer */
-    size_t walked;     /* behind the last subdirectory that was opened and had no listing */
-    bool fresh;        /* attr is right */
-    bool end;          /* the last entry is the directory's last */
-    bool unlisted;     /* rules left something out */
-    bool dropped; /* it is not found any more, and goes by portions; older: the next of these */
-};
-
 /* --- entries ------------------------------------------------------------------------- */
 
-static const struct tree_part *part_of(const struct tree_entry *e)
+const struct tree_part *tree_part_of(const struct tree_entry *e)
 {
     const char *first = (const char *)(e - e->place);
     return (const void *)(first - offsetof(struct tree_part, entries));
@@ -60,22 +25,22 @@ static const struct tree_part *part_of(const struct tree_entry *e)
 
 static const uint8_t *data_of(const struct tree_entry *e)
 {
-    return part_of(e)->data + e->offset;
+    return tree_part_of(e)->data + e->offset;
 }
 
-static void unpack(const struct tree_entry *e, struct wire_dirent *ret)
+void tree_unpack(const struct tree_entry *e, struct wire_dirent *ret)
 {
-    const struct tree_directory *d = part_of(e)->directory;
+    const struct tree_directory *d = tree_part_of(e)->directory;
     tree_entry_unpack(data_of(e), d->node, &d->attr, ret);
 }
 
-static bool is_file(const struct tree_entry *e, uint64_t ino, uint64_t generation)
+bool tree_is_file(const struct tree_entry *e, uint64_t ino, uint64_t generation)
 {
-    return tree_entry_is(data_of(e), &part_of(e)->directory->attr, ino, generation);
+    return tree_entry_is(data_of(e), &tree_part_of(e)->directory->attr, ino, generation);
 }
 
 /* There are few parts: an answer brings thousands of entries. */
-static struct tree_entry *entry_at(const struct tree_directory *d, size_t index)
+struct tree_entry *tree_entry_at(const struct tree_directory *d, size_t index)
 {
     struct tree_part *part = d->parts;
     while (index - part->first >= part->count)
@@ -89,19 +54,19 @@ static void read_entry(const struct tree_entry *e, bool linked, struct wire_dire
         *ret = (struct wire_dirent){0};
         return;
     }
-    unpack(e, ret);
+    tree_unpack(e, ret);
     if (!e->fresh || (e->linked && !linked))
         ret->node = 0;
 }
 
 void tree_read(const struct tree_directory *directory, size_t index, struct wire_dirent *ret)
 {
-    read_entry(entry_at(directory, index), false, ret);
+    read_entry(tree_entry_at(directory, index), false, ret);
 }
 
 void tree_read_linked(const struct tree_directory *directory, size_t index, struct wire_dirent *ret)
 {
-    read_entry(entry_at(directory, index), true, ret);
+    read_entry(tree_entry_at(directory, index), true, ret);
 }
 
 size_t tree_count(const struct tree_directory *directory)
@@ -123,7 +88,7 @@ ssize_t tree_index(const struct tree_directory *directory, uint64_t cookie, size
         near = count;
     for (size_t n = 0; n < count; n++) {
         size_t i = (near - 1 + n) % count;
-        if (tree_entry_cookie(data_of(entry_at(directory, i))) == cookie)
+        if (tree_entry_cookie(data_of(tree_entry_at(directory, i))) == cookie)
             return (ssize_t)i + 1;
     }
     return -ENOENT;
@@ -136,7 +101,7 @@ static uint64_t identity_key(const struct inode_table *t, uint64_t ino, uint64_t
     return table_hash_pair(ino ^ t->seed, generation);
 }
 
-static struct tree_entry **chain_of(const struct inode_table *t, uint64_t ino, uint64_t generation)
+struct tree_entry **tree_chain_of(const struct inode_table *t, uint64_t ino, uint64_t generation)
 {
     return &t->tree.files[identity_key(t, ino, generation) & (t->tree.capacity - 1)];
 }
@@ -144,8 +109,8 @@ static struct tree_entry **chain_of(const struct inode_table *t, uint64_t ino, u
 static struct tree_entry **chain_of_entry(const struct inode_table *t, const struct tree_entry *e)
 {
     uint64_t ino = 0, generation = 0;
-    (void)tree_entry_identity(data_of(e), &part_of(e)->directory->attr, &ino, &generation);
-    return chain_of(t, ino, generation);
+    (void)tree_entry_identity(data_of(e), &tree_part_of(e)->directory->attr, &ino, &generation);
+    return tree_chain_of(t, ino, generation);
 }
 
 /* Makes room for `more` entries. */
@@ -175,7 +140,8 @@ static int files_reserve(struct inode_table *t, size_t more)
     return 0;
 }
 
-static struct tree_directory *find(const struct inode_table *t, uint64_t ino, uint64_t generation)
+struct tree_directory *tree_find_directory(const struct inode_table *t, uint64_t ino,
+                                           uint64_t generation)
 {
     struct tree_directory *d = table_get(&t->tree.directories, identity_key(t, ino, generation));
     return d && d->attr.ino == ino && d->attr.generation == generation ? d : NULL;
@@ -204,7 +170,7 @@ static size_t part_memory(const struct tree_part *p)
     return sizeof *p + p->count * sizeof p->entries[0] + p->size;
 }
 
-static size_t names_memory(const struct tree_directory *d)
+size_t tree_names_memory(const struct tree_directory *d)
 {
     return d->capacity * sizeof *d->names + d->made.capacity * sizeof *d->made.slots +
            d->made.count * sizeof(struct made_name);
@@ -212,7 +178,7 @@ static size_t names_memory(const struct tree_directory *d)
 
 static size_t memory_of(const struct tree_directory *d)
 {
-    size_t size = sizeof *d + names_memory(d);
+    size_t size = sizeof *d + tree_names_memory(d);
     for (const struct tree_part *p = d->parts; p; p = p->next)
         size += part_memory(p);
     return size;
@@ -240,17 +206,17 @@ static void directory_free(struct tree_directory *d)
 }
 
 /* Gives back or away the reference of an entry; it is in no chain. */
-static void pass_reference(struct inode_table *t, const struct tree_entry *e)
+void tree_pass_reference(struct inode_table *t, const struct tree_entry *e)
 {
     struct wire_dirent entry;
     if (!e->held)
         return;
-    unpack(e, &entry);
+    tree_unpack(e, &entry);
     inode_lent_back(t, entry.node, entry.attr.ino, entry.attr.generation);
     content_unreferenced(t, entry.attr.ino, entry.attr.generation);
 }
 
-static void remove_from_chain(struct inode_table *t, const struct tree_entry *e)
+void tree_remove_from_chain(struct inode_table *t, const struct tree_entry *e)
 {
     if (!e->held)
         return;
@@ -262,7 +228,7 @@ static void remove_from_chain(struct inode_table *t, const struct tree_entry *e)
 
 /* From now on nothing is answered from it. Its references are given back by tree_drop_some; as long
  * as an entry has one, changes of its file are reported, and its content stays right. */
-static void drop(struct inode_table *t, struct tree_directory *d)
+void tree_drop(struct inode_table *t, struct tree_directory *d)
 {
     struct tree_store *tree = &t->tree;
     tree->bytes -= memory_of(d);
@@ -285,8 +251,8 @@ bool tree_drop_some(struct inode_table *t, size_t max)
                 if (!max)
                     return true;
                 const struct tree_entry *e = &p->entries[p->count - 1];
-                remove_from_chain(t, e);
-                pass_reference(t, e);
+                tree_remove_from_chain(t, e);
+                tree_pass_reference(t, e);
                 tree->count--;
                 tree->dropping--;
             }
@@ -302,55 +268,6 @@ bool tree_drop_some(struct inode_table *t, size_t max)
     }
     return false;
 }
-
-/* --- changes ---------------------------------------------------------------------------- */
-
-/* The attributes of a file, wherever they are told. */
-static void take_attr_away(struct inode_table *t, uint64_t ino, uint64_t generation)
-{
-    struct tree_directory *d = find(t, ino, generation);
-    if (d)
-        d->fresh = false;
-    attrs_changed(t, ino, generation);
-    if (!t->tree.count)
-        return;
-    for (struct tree_entry *e = *chain_of(t, ino, generation); e; e = e->same)
-        if (e->fresh && is_file(e, ino, generation)) {
-            e->fresh = false;
-            part_of(e)->directory->stale += !e->linked;
-        }
-}
-
-static void take_away(struct inode_table *t, uint64_t ino, uint64_t generation, bool names)
-{
-    struct tree_directory *d = names ? find(t, ino, generation) : NULL;
-    if (d)
-        drop(t, d);
-    take_attr_away(t, ino, generation);
-}
-
-/* For the answers that are under way. */
-static void note_change(struct inode_table *t, uint64_t ino, uint64_t generation, bool names)
-{
-    struct tree_store *tree = &t->tree;
-    if (!tree->asked)
-        return;
-    uint64_t stamp = ++t->stamp;
-    if (tree->recent_count < TREE_RECENT_MAX)
-        tree->recent[tree->recent_count++] = (struct tree_change){
-            .ino = ino, .generation = generation, .stamp = stamp, .names = names};
-    else
-        tree->lost_stamp = stamp;
-}
-
-void tree_changed(struct inode_table *t, uint64_t ino, uint64_t generation, bool names)
-{
-    take_away(t, ino, generation, names);
-    if (!names)
-        content_changed(t, ino, generation);
-    note_change(t, ino, generation, names);
-}
-
 /* --- taking ------------------------------------------------------------------------------ */
 
 int tree_asked(struct inode_table *t)
@@ -511,11 +428,10 @@ static void make_room(struct inode_table *t, size_t added)
 {
     (void)tree_drop_some(t, 2 * added + 1);
     while (t->tree.bytes > TREE_MEMORY_MAX && t->tree.oldest != t->tree.newest)
-        drop(t, t->tree.oldest);
+        tree_drop(t, t->tree.oldest);
 }
 
-/* -ENOMEM: nothing was taken. */
-static int add(struct inode_table *t, const struct wire_tree_directory *from)
+int tree_add(struct inode_table *t, const struct wire_tree_directory *from)
 {
     struct tree_store *tree = &t->tree;
     uint64_t key = identity_key(t, from->attr.ino, from->attr.generation);
@@ -530,7 +446,7 @@ static int add(struct inode_table *t, const struct wire_tree_directory *from)
     if (r == 0) {
         struct tree_directory *old = table_get(&tree->directories, key);
         if (old)
-            drop(t, old);
+            tree_drop(t, old);
         r = table_put(&tree->directories, key, d, NULL);
     }
     if (r < 0) {
@@ -549,7 +465,7 @@ static int add(struct inode_table *t, const struct wire_tree_directory *from)
 /* Goes on with a listing behind cookie. -ESTALE: it is not there any more, or has gone on. */
 static int extend(struct inode_table *t, const struct wire_tree_directory *from, uint64_t cookie)
 {
-    struct tree_directory *d = find(t, from->attr.ino, from->attr.generation);
+    struct tree_directory *d = tree_find_directory(t, from->attr.ino, from->attr.generation);
     struct tree_part *p;
     if (!d || d->end || d->cookie != cookie)
         return -ESTALE;
@@ -567,7 +483,8 @@ static void replay(struct inode_table *t, uint64_t stamp)
     const struct tree_store *tree = &t->tree;
     for (size_t i = 0; i < tree->recent_count; i++)
         if (tree->recent[i].stamp > stamp)
-            take_away(t, tree->recent[i].ino, tree->recent[i].generation, tree->recent[i].names);
+            tree_take_away(t, tree->recent[i].ino, tree->recent[i].generation,
+                           tree->recent[i].names);
 }
 
 static void take(struct inode_table *t, const struct wire_tree_directory *from, uint64_t cookie,
@@ -576,7 +493,7 @@ static void take(struct inode_table *t, const struct wire_tree_directory *from, 
     t->tree.unlisted += from->unlisted;
     t->tree.hidden += from->hidden;
     if (!keep || stamp < t->tree.lost_stamp || !(from->attr.flags & WIRE_ATTR_COVERED) ||
-        (cookie ? extend(t, from, cookie) : add(t, from)) < 0)
+        (cookie ? extend(t, from, cookie) : tree_add(t, from)) < 0)
         give_back_all(t, from);
 }
 
@@ -606,7 +523,7 @@ void tree_take_directories(struct inode_table *t, const struct wire_tree_directo
 void tree_forget(struct inode_table *t)
 {
     while (t->tree.oldest)
-        drop(t, t->tree.oldest);
+        tree_drop(t, t->tree.oldest);
     attrs_forget(t);
     t->tree.lost_stamp = ++t->stamp;
 }
@@ -633,7 +550,7 @@ void tree_release(struct inode_table *t)
 
 struct tree_directory *tree_find(struct inode_table *t, const struct inode *directory)
 {
-    struct tree_directory *d = find(t, directory->ino, directory->generation);
+    struct tree_directory *d = tree_find_directory(t, directory->ino, directory->generation);
     if (d) {
         order_remove(&t->tree, d);
         order_add(&t->tree, d);
@@ -644,22 +561,22 @@ struct tree_directory *tree_find(struct inode_table *t, const struct inode *dire
 struct tree_directory *tree_identified(const struct inode_table *t, uint64_t ino,
                                        uint64_t generation)
 {
-    return find(t, ino, generation);
+    return tree_find_directory(t, ino, generation);
 }
 
 static const struct tree_entry *find_file(const struct inode_table *t, uint64_t ino,
                                           uint64_t generation,
                                           bool (*is_right)(const struct tree_entry *))
 {
-    const struct tree_entry *e = t->tree.count ? *chain_of(t, ino, generation) : NULL;
-    while (e && (!is_right(e) || !is_file(e, ino, generation)))
+    const struct tree_entry *e = t->tree.count ? *tree_chain_of(t, ino, generation) : NULL;
+    while (e && (!is_right(e) || !tree_is_file(e, ino, generation)))
         e = e->same;
     return e;
 }
 
 static bool tells_attr(const struct tree_entry *e)
 {
-    return e->fresh && !e->linked && !part_of(e)->directory->dropped;
+    return e->fresh && !e->linked && !tree_part_of(e)->directory->dropped;
 }
 
 static bool is_held(const struct tree_entry *e)
@@ -674,7 +591,7 @@ bool tree_file_attr(const struct inode_table *t, uint64_t ino, uint64_t generati
     struct wire_dirent entry;
     if (!e)
         return false;
-    unpack(e, &entry);
+    tree_unpack(e, &entry);
     *ret = entry.attr;
     return true;
 }
@@ -732,7 +649,7 @@ ssize_t tree_named(struct inode_table *t, struct tree_directory *directory, stru
         return r;
     const struct tree_entry *e;
     for (uint32_t at = *name_chain(t, directory, name); at; at = e->next_name) {
-        e = entry_at(directory, at - 1);
+        e = tree_entry_at(directory, at - 1);
         if (!e->gone && bytes_equal(tree_entry_name(data_of(e)), name))
             return (ssize_t)at - 1;
     }
@@ -772,97 +689,15 @@ size_t tree_unread(const struct inode_table *t, const struct tree_directory *dir
 {
     size_t n = 0;
     for (; index < directory->count && n < max; index++) {
-        const struct tree_entry *e = entry_at(directory, index);
+        const struct tree_entry *e = tree_entry_at(directory, index);
         struct wire_dirent entry;
-        unpack(e, &entry);
+        tree_unpack(e, &entry);
         if (e->gone || !entry.node || !S_ISDIR(entry.attr.mode))
             continue;
-        const struct tree_directory *below = find(t, entry.attr.ino, entry.attr.generation);
+        const struct tree_directory *below =
+            tree_find_directory(t, entry.attr.ino, entry.attr.generation);
         if (!below || tree_was_added_to(below))
             ret[n++] = entry.node;
     }
     return n;
-}
-
-/* --- names that this mount changes ---------------------------------------------------------- */
-
-static void remove_entry(struct inode_table *t, struct tree_entry *e)
-{
-    remove_from_chain(t, e);
-    e->gone = true;
-    e->fresh = false;
-    pass_reference(t, e);
-    e->held = false;
-}
-
-static void forget_made(struct inode_table *t, struct tree_directory *d, struct bytes name)
-{
-    t->tree.bytes -= names_memory(d);
-    free(table_take(&d->made, inode_hash_name(t, name)));
-    t->tree.bytes += names_memory(d);
-}
-
-/* The name is not noted yet. -ENOMEM */
-static int note_made(struct inode_table *t, struct tree_directory *d, struct bytes name,
-                     const struct wire_attr *file)
-{
-    struct made_name *m = d->made.count < TREE_MADE_MAX ? calloc(1, sizeof *m) : NULL, *old;
-    if (!m)
-        return -ENOMEM;
-    if (file)
-        *m = (struct made_name){.ino = file->ino, .generation = file->generation};
-    t->tree.bytes -= names_memory(d);
-    int r = table_put(&d->made, inode_hash_name(t, name), m, (void **)&old);
-    free(r < 0 ? m : old);
-    t->tree.bytes += names_memory(d);
-    return r;
-}
-
-/* 1: the name is there, and leads to that file; 0: it is not there, any more. -ENOMEM */
-static int clear_name(struct inode_table *t, struct tree_directory *d, struct bytes name,
-                      const struct wire_attr *file)
-{
-    ssize_t index = tree_named(t, d, name);
-    struct tree_entry *e = index >= 0 ? entry_at(d, (size_t)index) : NULL;
-    struct wire_dirent entry;
-    if (e && file) {
-        unpack(e, &entry);
-        if (e->held && entry.attr.ino == file->ino && entry.attr.generation == file->generation)
-            return 1;
-    }
-    if (e)
-        remove_entry(t, e);
-    else if (index == -ENOENT)
-        forget_made(t, d, name);
-    return index == -ENOMEM ? -ENOMEM : 0;
-}
-
-void tree_name_made(struct inode_table *t, const struct inode *directory, struct bytes name,
-                    const struct wire_attr *file)
-{
-    struct tree_directory *d = find(t, directory->ino, directory->generation);
-    if (d) {
-        int r = clear_name(t, d, name, file);
-        if (r == 0)
-            r = note_made(t, d, name, file);
-        if (r < 0)
-            drop(t, d);
-    }
-    take_attr_away(t, directory->ino, directory->generation);
-    note_change(t, directory->ino, directory->generation, true);
-}
-
-void tree_name_removed(struct inode_table *t, const struct inode *directory, struct bytes name)
-{
-    struct tree_directory *d = find(t, directory->ino, directory->generation);
-    if (d && clear_name(t, d, name, NULL) < 0)
-        drop(t, d);
-    take_attr_away(t, directory->ino, directory->generation);
-    note_change(t, directory->ino, directory->generation, true);
-}
-
-bool tree_add_empty(struct inode_table *t, uint64_t node, const struct wire_attr *attr)
-{
-    const struct wire_tree_directory empty = {.node = node, .attr = *attr, .end = true};
-    return add(t, &empty) == 0;
 }
