@@ -33,7 +33,8 @@ struct access {
     struct stat stat; /* of the file that grants is of */
     bool broken;      /* the file cannot be read or is wrong */
     char error[FAILURE_TEXT_MAX];
-    struct failures *failures;
+    struct failures *failures;   /* of tokens */
+    struct failures *signatures; /* of theirs */
     bool issues;
     struct access_issuing issuing;
     char *recent[RECENT_TOKENS]; /* the last one first; then NULL */
@@ -60,8 +61,9 @@ int access_open(const struct access_options *options, struct access **ret,
         a->open = options->open;
         a->context = options->context;
         a->failures = failures_new();
+        a->signatures = failures_new();
         a->file = options->file ? strdup(options->file) : NULL;
-        r = a->failures && (a->file || !options->file) ? 0 : -ENOMEM;
+        r = a->failures && a->signatures && (a->file || !options->file) ? 0 : -ENOMEM;
     }
     if (r < 0)
         (void)failure_set(ret_failure, r, "out of memory");
@@ -81,6 +83,7 @@ void access_free(struct access *a)
         return;
     grants_release(&a->grants);
     failures_free(a->failures);
+    failures_free(a->signatures);
     for (size_t i = 0; i < RECENT_TOKENS; i++)
         free(a->recent[i]);
     OPENSSL_cleanse(&a->issuing.key, sizeof a->issuing.key);
@@ -236,22 +239,25 @@ static struct grant *find_token(const struct access *a,
     return found;
 }
 
-static bool is_counted_out(const struct access *a, const struct access_caller *caller,
-                           struct access_decision *d)
+static bool is_counted_out(const struct failures *f, const struct access_caller *caller,
+                           const char *what, struct access_decision *d)
 {
-    d->retry_s = failures_wait(a->failures, caller->address, clock_monotonic_ns());
+    d->retry_s = failures_wait(f, caller->address, clock_monotonic_ns());
     if (d->retry_s > 0)
-        refuse(d, 429, "too many wrong tokens have come from this address");
+        refuse(d, 429, "too many a wrong %s has come from this address", what);
     return d->retry_s > 0;
 }
 
-static void refuse_wrong(struct access *a, const struct access_caller *caller,
+/* After it was compared, so that nobody's right one is refused for what others did. */
+static void refuse_wrong(struct failures *f, const struct access_caller *caller,
                          const uint8_t digest[GRANT_TOKEN_DIGEST_SIZE], const char *what,
                          struct access_decision *d)
 {
     uint64_t part;
+    if (is_counted_out(f, caller, what, d))
+        return;
     memcpy(&part, digest, sizeof part);
-    failures_note(a->failures, caller->address, part, clock_monotonic_ns());
+    failures_note(f, caller->address, part, clock_monotonic_ns());
     refuse(d, 401, "the %s is not one of this service", what);
 }
 
@@ -271,7 +277,7 @@ static void decide_token(struct access *a, const struct access_caller *caller, s
 {
     struct grant *g = find_token(a, digest);
     if (!g)
-        refuse_wrong(a, caller, digest, "bearer token", d);
+        refuse_wrong(a->failures, caller, digest, "bearer token", d);
     else if (!is_refused(caller, g, d))
         let_in(d, grant_ref(g));
 }
@@ -320,15 +326,15 @@ static void decide_issued(struct access *a, const struct access_caller *caller, 
     struct issued_claim claim;
     struct grant *line = find_issuer(a, token, &claim);
     if (!line) {
-        refuse_wrong(a, caller, digest, "token of a workspace", d);
+        refuse_wrong(a->failures, caller, digest, "token of a workspace", d);
     } else if (!is_refused(caller, line, d)) {
         remember(a, token);
-        let_in(d, grant_new_issued(line, bytes_of(claim.thread_id, claim.thread_id_len),
+        let_in(d, grant_new_issued(line, bytes_of(claim.thread_id, claim.thread_id_len), claim.slot,
                                    GRANT_VERBS_ALL & ~GRANT_VERB(ADMIN), 0));
     }
 }
 
-int access_issue(struct access *a, struct grant *grant, struct bytes thread_id,
+int access_issue(struct access *a, struct grant *grant, struct bytes thread_id, uint32_t slot,
                  char ret[ISSUED_TEXT_MAX])
 {
     struct grant *line = grant->issuer ? grant->issuer : grant;
@@ -337,7 +343,7 @@ int access_issue(struct access *a, struct grant *grant, struct bytes thread_id,
     if (!a->issues)
         return -EOPNOTSUPP;
     _cleanup_free_ char *words = issued_line(line);
-    int r = words ? issued_make(&a->issuing.key, line->id, words, thread_id, ret) : -ENOMEM;
+    int r = words ? issued_make(&a->issuing.key, line->id, words, thread_id, slot, ret) : -ENOMEM;
     if (r == 0)
         remember(a, bytes_of_string(ret));
     return r;
@@ -349,14 +355,14 @@ int access_issue(struct access *a, struct grant *grant, struct bytes thread_id,
 /* One round over what lines and workspaces there are. */
 struct search {
     const struct access *access;
-    const struct signed_request *request;
+    struct signature *signature;
     char *lines[GRANTS_MAX]; /* of those that issue; else NULL */
     unsigned left;
     bool exhausted;
     char found[ISSUED_TEXT_MAX]; /* or "" */
 };
 
-static bool search_workspace(void *context, struct bytes thread_id)
+static bool search_workspace(void *context, struct bytes thread_id, uint32_t slot)
 {
     struct search *s = context;
     const struct grants *grants = &s->access->grants;
@@ -368,9 +374,9 @@ static bool search_workspace(void *context, struct bytes thread_id)
         if (s->exhausted)
             return false;
         s->left--;
-        if (issued_make(&s->access->issuing.key, grants->list[i]->id, s->lines[i], thread_id,
+        if (issued_make(&s->access->issuing.key, grants->list[i]->id, s->lines[i], thread_id, slot,
                         token) == 0 &&
-            signed_request_matches(s->request, token)) {
+            signature_is_of(s->signature, token)) {
             memcpy(s->found, token, sizeof token);
             return false;
         }
@@ -379,7 +385,7 @@ static bool search_workspace(void *context, struct bytes thread_id)
 }
 
 /* 0: found, or not; -EAGAIN: not now; -ENOMEM. */
-static int search(struct access *a, const struct signed_request *request, char ret[ISSUED_TEXT_MAX])
+static int search(struct access *a, struct signature *signature, char ret[ISSUED_TEXT_MAX])
 {
     uint64_t now = clock_monotonic_ns(), more = (now - a->search_ns) * SEARCH_MAX / NSEC_PER_SEC;
     if (!a->search_ns || more >= SEARCH_MAX - a->search_left)
@@ -392,7 +398,7 @@ static int search(struct access *a, const struct signed_request *request, char r
     if (!s)
         return -ENOMEM;
     s->access = a;
-    s->request = request;
+    s->signature = signature;
     s->left = a->search_left;
     for (size_t i = 0; i < a->grants.count; i++)
         if (issues(a->grants.list[i]))
@@ -407,17 +413,14 @@ static int search(struct access *a, const struct signed_request *request, char r
     return r;
 }
 
-static int find_signer(struct access *a, const struct signed_request *request,
-                       char ret[ISSUED_TEXT_MAX])
+/* Whose it is among those that were seen; that costs little. ret: or "". */
+static void recall(const struct access *a, struct signature *signature, char ret[ISSUED_TEXT_MAX])
 {
-    *ret = '\0';
-    for (size_t i = 0; i < RECENT_TOKENS && a->recent[i]; i++) {
-        if (signed_request_matches(request, a->recent[i])) {
-            (void)snprintf(ret, ISSUED_TEXT_MAX, "%s", a->recent[i]);
-            return 0;
-        }
-    }
-    return a->issues ? search(a, request, ret) : 0;
+    size_t i = 0;
+    while (i < RECENT_TOKENS && a->recent[i] && !signature_is_of(signature, a->recent[i]))
+        i++;
+    bool found = i < RECENT_TOKENS && a->recent[i];
+    (void)snprintf(ret, ISSUED_TEXT_MAX, "%s", found ? a->recent[i] : "");
 }
 
 static void decide_signed(struct access *a, const struct access_caller *caller,
@@ -430,19 +433,26 @@ static void decide_signed(struct access *a, const struct access_caller *caller,
         refuse(d, 401, "the signature has expired");
         return;
     }
-    int r = find_signer(a, request, token);
-    if (r < 0) {
+    _cleanup_signature_ struct signature *signature = signature_new(request);
+    if (!signature) {
+        refuse(d, 503, "out of memory");
+        return;
+    }
+    recall(a, signature, token);
+    if (!*token && is_counted_out(a->signatures, caller, "signature", d))
+        return;
+    if (!*token && a->issues && search(a, signature, token) < 0) {
         refuse(d, 503, "too many signatures of nobody known come in");
         d->retry_s = 1;
         return;
     }
     struct grant *line = *token ? find_issuer(a, bytes_of_string(token), &claim) : NULL;
     if (!line) {
-        refuse_wrong(a, caller, digest, "signature", d);
+        refuse_wrong(a->signatures, caller, digest, "signature", d);
     } else if (!is_refused(caller, line, d)) {
         struct bytes thread_id = bytes_of(claim.thread_id, claim.thread_id_len);
         remember(a, bytes_of_string(token));
-        let_in(d, grant_new_issued(line, thread_id,
+        let_in(d, grant_new_issued(line, thread_id, claim.slot,
                                    GRANT_VERB(READ) | (request->writes ? GRANT_VERB(WRITE) : 0),
                                    (time_t)request->expires));
         if (d->grant)
@@ -468,8 +478,6 @@ static void decide_bearer(struct access *a, const struct access_caller *caller, 
         refuse_all(d);
         return;
     }
-    if (is_counted_out(a, caller, d))
-        return;
     if (!grant_token_digest(token, digest))
         refuse(d, 503, "OpenSSL cannot compute SHA-256");
     else if (begins_with(token, ISSUED_PREFIX))

@@ -20,10 +20,11 @@ struct access_options {
 };
 
 /* Tokens of this key are issued and taken from now on. workspaces calls `each` with the
- * thread IDs that there are, until it returns false. */
+ * thread IDs and slots that there are, until it returns false. */
 struct access_issuing {
     struct issued_key key;
-    void (*workspaces)(void *context, bool (*each)(void *each_context, struct bytes thread_id),
+    void (*workspaces)(void *context,
+                       bool (*each)(void *each_context, struct bytes thread_id, uint32_t slot),
                        void *each_context);
     void *context;
 };
@@ -64,14 +65,19 @@ struct access_decision {
  * Tokens are 256 random bits, and kept as digests, which are compared in constant time. One that
  * was issued (issued.h) is good for what its line is, in its workspace, but never for ADMIN, and
  * needs the line's certificate if that has one. From the gateway alone is a signed request taken,
- * whose grant is for READ, or READ and WRITE: that it is for one file the gateway sees to. */
+ * whose grant is for READ, or READ and WRITE: that it is for one file the gateway sees to.
+ *
+ * From an address that too many wrong ones have come from (failures.h; signatures, which pages can
+ * make browsers send, count apart) further wrong ones are told so (429), right ones are let in; of
+ * signatures those whose token was shown or issued of late. */
 void access_decide(struct access *a, const struct access_caller *caller,
                    struct access_decision *ret);
 
-/* A token for this workspace, of the line that grant is of, into ret; the same one each time.
+/* A token for this workspace (slot: its own), of the line that grant is of, into ret; the same one
+ * each time.
  * -EACCES: the grant is of no line that tokens are made from, or does not cover it. -EOPNOTSUPP:
  * none are issued. -ENOMEM. */
-int access_issue(struct access *a, struct grant *grant, struct bytes thread_id,
+int access_issue(struct access *a, struct grant *grant, struct bytes thread_id, uint32_t slot,
                  char ret[ISSUED_TEXT_MAX]);
 
 /* Looks at the file again. True: grants may have changed. */

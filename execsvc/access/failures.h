@@ -1,8 +1,9 @@
 /* Wrong credentials, counted by where they come from. Stops somebody who tries one token after the
- * other: FAILURES_BURST at once, and one each FAILURES_PERIOD_S after that, whereupon nothing from
- * there is compared, right or wrong. The same wrong one again is no attempt, so that a client whose
- * token was revoked, and which comes back for ever, shuts nobody out. An address is an IPv4 address
- * or an IPv6 network of 64 bits, which one customer has. */
+ * other: FAILURES_BURST at once, and one each FAILURES_PERIOD_S after that, whereupon wrong ones
+ * from there are told to wait. A right one never is: whoever shares the address, as all programs of
+ * one machine do, could shut out all others of it. The same wrong one again is no attempt, so that
+ * a client whose token was revoked, and which comes back for ever, is told that. An address is an
+ * IPv4 address or an IPv6 network of 64 bits, which one customer has. */
 #pragma once
 
 #include <stdbool.h>
@@ -29,7 +30,7 @@ void failures_free(struct failures *f);
 /* Its address, as the others take it. */
 uint64_t failures_address(const struct sockaddr *address);
 
-/* Seconds until something from there is looked at again; 0: it is looked at. */
+/* Seconds until a wrong one from there is an attempt again; 0: it is. */
 unsigned failures_wait(const struct failures *f, uint64_t address, uint64_t now_ns);
 
 /* A credential from there was wrong; digest: of it. */

@@ -384,8 +384,8 @@ struct grant *grant_new_whole(const char *id)
     return g;
 }
 
-struct grant *grant_new_issued(struct grant *line, struct bytes thread_id, unsigned verbs,
-                               time_t expires)
+struct grant *grant_new_issued(struct grant *line, struct bytes thread_id, uint32_t slot,
+                               unsigned verbs, time_t expires)
 {
     struct grant *g = grant_new_whole(line->id);
     if (!g)
@@ -401,6 +401,7 @@ struct grant *grant_new_issued(struct grant *line, struct bytes thread_id, unsig
     }
     memcpy(g->only, thread_id.data, thread_id.len);
     g->only_len = thread_id.len;
+    g->only_slot = slot;
     return g;
 }
 

@@ -57,10 +57,11 @@ struct grant {
     char *note;     /* or NULL */
 
     /* Of one that was made from a line, by a token that the service issued: the line, which it ends
-     * with, and the one workspace of those of the line. Else NULL, and 0. */
+     * with, and the one workspace of those of the line, with its slot. Else NULL, and 0. */
     struct grant *issuer;
     uint8_t *only;
     size_t only_len;
+    uint32_t only_slot;
     bool signed_for; /* a signature was what was shown, not the token itself */
 };
 
@@ -74,10 +75,10 @@ int grant_format(const struct grant *grant, char **ret);
 /* One for whoever may do everything; id is cut if it is too long. NULL: no memory. */
 struct grant *grant_new_whole(const char *id);
 
-/* One of a line for one workspace, with these verbs of it, until then (0: as long as the line). It
- * has the line's ID. NULL: no memory. */
-struct grant *grant_new_issued(struct grant *line, struct bytes thread_id, unsigned verbs,
-                               time_t expires);
+/* One of a line for the workspace of this slot, with these verbs of it, until then (0: as long as
+ * the line). It has the line's ID. NULL: no memory. */
+struct grant *grant_new_issued(struct grant *line, struct bytes thread_id, uint32_t slot,
+                               unsigned verbs, time_t expires);
 
 struct grant *grant_ref(struct grant *grant);
 void grant_unref(struct grant *grant); /* NULL is allowed */

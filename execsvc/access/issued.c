@@ -13,9 +13,11 @@
 #include <unistd.h>
 
 #include "base/base64.h"
+#include "base/cleanup.h"
 
 #define VERSION 1
 #define MAC_SIZE 32
+#define SLOT_SIZE 4
 #define PREFIX_LEN (sizeof ISSUED_PREFIX - 1)
 
 /* --- the key ---------------------------------------------------------------------------------- */
@@ -81,7 +83,8 @@ char *issued_line(const struct grant *line)
     return grant_format(&plain, &text) < 0 ? NULL : text;
 }
 
-static int compute_mac(const struct issued_key *key, const char *line, struct bytes thread_id,
+/* place: the slot and the thread ID, as they are in the token. */
+static int compute_mac(const struct issued_key *key, const char *line, struct bytes place,
                        uint8_t ret[MAC_SIZE])
 {
     static const char purpose[] = "berth token of a workspace, 1";
@@ -92,14 +95,14 @@ static int compute_mac(const struct issued_key *key, const char *line, struct by
     if (r == 0)
         r = buffer_append(&all, line, strlen(line) + 1);
     if (r == 0)
-        r = buffer_append(&all, thread_id.data, thread_id.len);
+        r = buffer_append(&all, place.data, place.len);
     if (r == 0 && !HMAC(EVP_sha256(), key->bytes, sizeof key->bytes, all.data, all.len, ret, &size))
         r = -ENOMEM;
     return r;
 }
 
 int issued_make(const struct issued_key *key, const char *id, const char *line,
-                struct bytes thread_id, char ret[ISSUED_TEXT_MAX])
+                struct bytes thread_id, uint32_t slot, char ret[ISSUED_TEXT_MAX])
 {
     uint8_t binary[ISSUED_BINARY_MAX];
     size_t id_len = strlen(id), n = 2;
@@ -110,12 +113,14 @@ int issued_make(const struct issued_key *key, const char *id, const char *line,
     binary[1] = (uint8_t)id_len;
     memcpy(binary + n, id, id_len);
     n += id_len;
-    int r = compute_mac(key, line, thread_id, binary + n);
+    uint8_t *mac = binary + n, *place = mac + MAC_SIZE;
+    for (unsigned i = 0; i < SLOT_SIZE; i++)
+        place[i] = (uint8_t)(slot >> 8 * i);
+    memcpy(place + SLOT_SIZE, thread_id.data, thread_id.len);
+    int r = compute_mac(key, line, bytes_of(place, SLOT_SIZE + thread_id.len), mac);
     if (r < 0)
         return r;
-    n += MAC_SIZE;
-    memcpy(binary + n, thread_id.data, thread_id.len);
-    n += thread_id.len;
+    n += MAC_SIZE + SLOT_SIZE + thread_id.len;
     memcpy(ret, ISSUED_PREFIX, PREFIX_LEN);
     n = base64_write(BASE64_URL_UNPADDED, bytes_of(binary, n), ret + PREFIX_LEN);
     ret[PREFIX_LEN + n] = '\0';
@@ -131,11 +136,14 @@ bool issued_parse(struct bytes token, struct issued_claim *ret)
         base64_read(bytes_of(token.data + PREFIX_LEN, token.len - PREFIX_LEN), binary, &n) < 0 ||
         n < 2 || binary[0] != VERSION)
         return false;
-    size_t id_len = binary[1], head = 2 + id_len + MAC_SIZE;
+    size_t id_len = binary[1], head = 2 + id_len + MAC_SIZE + SLOT_SIZE;
     if (id_len == 0 || id_len > GRANT_ID_MAX || n <= head || n - head > WIRE_THREAD_ID_MAX)
         return false;
     memcpy(ret->id, binary + 2, id_len);
     ret->id[id_len] = '\0';
+    ret->slot = 0;
+    for (unsigned i = 0; i < SLOT_SIZE; i++)
+        ret->slot |= (uint32_t)binary[head - SLOT_SIZE + i] << 8 * i;
     ret->thread_id_len = n - head;
     memcpy(ret->thread_id, binary + head, ret->thread_id_len);
     return grant_id_is_valid(ret->id) && strlen(ret->id) == id_len;
@@ -148,7 +156,7 @@ bool issued_verify(const struct issued_key *key, const struct grant *line,
     _cleanup_free_ char *words = issued_line(line);
     bool same = words &&
                 issued_make(key, line->id, words, bytes_of(claim->thread_id, claim->thread_id_len),
-                            text) == 0 &&
+                            claim->slot, text) == 0 &&
                 strlen(text) == token.len && CRYPTO_memcmp(text, token.data, token.len) == 0;
     OPENSSL_cleanse(text, sizeof text);
     return same;
@@ -202,7 +210,8 @@ bool signed_request_parse(struct bytes token, struct signed_request *ret)
         !read_bytes(next_word(&token), bytes, SIGNED_PATH_MAX, &ret->path_len))
         return false;
     memcpy(ret->path, bytes, ret->path_len);
-    if (!read_bytes(next_word(&token), bytes, SIGNED_USER_MAX, &ret->user_len) || token.len > 0)
+    if (!read_bytes(next_word(&token), bytes, SIGNED_USER_MAX, &ret->user_len) || token.len > 0 ||
+        (ret->user_len > 0 && memchr(bytes, ':', ret->user_len)))
         return false;
     memcpy(ret->user, bytes, ret->user_len);
     return true;
@@ -224,23 +233,47 @@ int signed_request_format(const struct signed_request *request, struct buffer *b
     return r;
 }
 
-bool signed_request_matches(const struct signed_request *request, const char *token)
+struct signature {
+    const struct signed_request *request;
+    EVP_MD_CTX *begun, *context;
+    char expiry[24];
+};
+
+struct signature *signature_new(const struct signed_request *request)
+{
+    const char *operation = request->writes ? ":write:" : ":read:";
+    _cleanup_signature_ struct signature *s = calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    s->request = request;
+    s->begun = EVP_MD_CTX_new();
+    s->context = EVP_MD_CTX_new();
+    if (request->expires > 0)
+        (void)snprintf(s->expiry, sizeof s->expiry, ":%llu", (unsigned long long)request->expires);
+    if (!s->begun || !s->context || EVP_DigestInit_ex(s->begun, EVP_sha256(), NULL) != 1 ||
+        EVP_DigestUpdate(s->begun, request->path, request->path_len) != 1 ||
+        EVP_DigestUpdate(s->begun, operation, strlen(operation)) != 1 ||
+        EVP_DigestUpdate(s->begun, request->user, request->user_len) != 1 ||
+        EVP_DigestUpdate(s->begun, ":", 1) != 1)
+        return NULL;
+    return take_ptr(s);
+}
+
+void signature_free(struct signature *s)
+{
+    if (!s)
+        return;
+    EVP_MD_CTX_free(s->begun);
+    EVP_MD_CTX_free(s->context);
+    free(s);
+}
+
+bool signature_is_of(struct signature *s, const char *token)
 {
     uint8_t digest[SIGNATURE_SIZE];
-    char expiry[24] = "";
-    if (request->expires > 0)
-        (void)snprintf(expiry, sizeof expiry, ":%llu", (unsigned long long)request->expires);
-    const char *operation = request->writes ? ":write:" : ":read:";
-    EVP_MD_CTX *context = EVP_MD_CTX_new();
-    bool same = context && EVP_DigestInit_ex(context, EVP_sha256(), NULL) == 1 &&
-                EVP_DigestUpdate(context, request->path, request->path_len) == 1 &&
-                EVP_DigestUpdate(context, operation, strlen(operation)) == 1 &&
-                EVP_DigestUpdate(context, request->user, request->user_len) == 1 &&
-                EVP_DigestUpdate(context, ":", 1) == 1 &&
-                EVP_DigestUpdate(context, token, strlen(token)) == 1 &&
-                EVP_DigestUpdate(context, expiry, strlen(expiry)) == 1 &&
-                EVP_DigestFinal_ex(context, digest, NULL) == 1 &&
-                CRYPTO_memcmp(digest, request->signature, sizeof digest) == 0;
-    EVP_MD_CTX_free(context);
-    return same;
+    return EVP_MD_CTX_copy_ex(s->context, s->begun) == 1 &&
+           EVP_DigestUpdate(s->context, token, strlen(token)) == 1 &&
+           EVP_DigestUpdate(s->context, s->expiry, strlen(s->expiry)) == 1 &&
+           EVP_DigestFinal_ex(s->context, digest, NULL) == 1 &&
+           CRYPTO_memcmp(digest, s->request->signature, sizeof digest) == 0;
 }

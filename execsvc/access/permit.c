@@ -73,6 +73,13 @@ static bool covers_name(const struct grant *grant, struct store *store, struct b
     return covers;
 }
 
+/* Of its ID, that is there since. Whatever is asked for: what lists workspaces would show it. */
+static bool is_another(const struct grant *grant, struct store *store)
+{
+    uint32_t slot = store_workspace_slot(store, bytes_of(grant->only, grant->only_len));
+    return slot != 0 && slot != grant->only_slot;
+}
+
 /* --- all -------------------------------------------------------------------------------------- */
 
 int permit_check(const struct grant *grant, struct store *store, const struct wire_message *m,
@@ -87,6 +94,13 @@ int permit_check(const struct grant *grant, struct store *store, const struct wi
     }
     if (grant->everything)
         return 0;
+    if (grant->issuer && is_another(grant, store)) {
+        (void)snprintf(
+            ret_text, PERMIT_TEXT_MAX,
+            "no such workspace: the one that this token was for is gone, and another has "
+            "its ID");
+        return -ENOENT;
+    }
     bool by_name;
     struct bytes key = permit_workspace(m, &by_name);
     if (m->type == WIRE_WORKSPACE_CREATE &&

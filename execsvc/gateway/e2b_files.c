@@ -42,7 +42,7 @@ static int take_signature(struct exchange *x, bool writes, struct failure *f)
     size_t len = strlen(text), user_len = user ? strlen(user) : 0;
     if (strncmp(text, prefix, skip) != 0 || len - skip > base64_size(SIGNATURE_SIZE) ||
         base64_read(bytes_of(text + skip, len - skip), bytes, &n) < 0 || n != SIGNATURE_SIZE ||
-        path_len > SIGNED_PATH_MAX || user_len > SIGNED_USER_MAX)
+        path_len > SIGNED_PATH_MAX || user_len > SIGNED_USER_MAX || (user && strchr(user, ':')))
         return bad_signature(x);
     memcpy(request.signature, bytes, n);
     request.path_len = path_len;

@@ -48,10 +48,13 @@ static void on_status(struct connection *c, struct call *call, const struct wire
 static void on_access(struct connection *c, struct call *call, const struct wire_message *m)
 {
     struct grant *grant = connection_grant(c);
+    struct server *s = connection_server(c);
+    struct bytes thread_id = m->access.thread_id;
     char token[ISSUED_TEXT_MAX] = "";
-    int r = m->access.thread_id.len == 0
-                ? 0
-                : access_issue(connection_server(c)->access, grant, m->access.thread_id, token);
+    uint32_t slot = thread_id.len > 0 ? store_workspace_slot(s->store, thread_id) : 0;
+    int r = thread_id.len == 0 ? 0
+            : slot == 0        ? -ENOENT
+                               : access_issue(s->access, grant, thread_id, slot, token);
     if (r < 0) {
         call_reply_error(
             call, r, r == -EACCES ? "no token is made from the credential that was shown" : NULL);

@@ -11,14 +11,15 @@
 
 /* Calls each with those of one page; its last name is in name. False: that was the last. */
 static bool each_of_page(const struct wire_workspaces *page,
-                         bool (*each)(void *context, struct bytes thread_id), void *context,
-                         char name[WIRE_NAME_MAX])
+                         bool (*each)(void *context, struct bytes thread_id, uint32_t slot),
+                         void *context, char name[WIRE_NAME_MAX])
 {
     uint32_t offset = 0;
     struct bytes element;
     struct wire_message m;
     while (wire_list_next(&page->items, &offset, &element)) {
-        if (wire_decode(WIRE_WORKSPACE, element, &m) < 0 || !each(context, m.workspace.thread_id))
+        if (wire_decode(WIRE_WORKSPACE, element, &m) < 0 ||
+            !each(context, m.workspace.thread_id, m.workspace.slot))
             return false;
         (void)snprintf(name, WIRE_NAME_MAX, "%.*s", (int)m.workspace.name.len,
                        (const char *)m.workspace.name.data);
@@ -26,7 +27,8 @@ static bool each_of_page(const struct wire_workspaces *page,
     return page->more && page->items.count > 0;
 }
 
-static void each_workspace(void *context, bool (*each)(void *each_context, struct bytes thread_id),
+static void each_workspace(void *context,
+                           bool (*each)(void *each_context, struct bytes thread_id, uint32_t slot),
                            void *each_context)
 {
     struct server *s = context;

@@ -74,6 +74,40 @@ static int answer(struct store *store, const char *name, const struct bytes *thr
     return r == 1 ? 0 : r == 0 ? -ENOENT : r;
 }
 
+struct sought {
+    const char *name;
+    struct bytes thread_id;
+    uint32_t slot;
+};
+
+static int see(void *context, const struct index_entry *e)
+{
+    struct sought *s = context;
+    if (strcmp(e->name, s->name) != 0)
+        return -ENOENT;
+    if (!e->known)
+        return -EAGAIN;
+    if (e->broken || !bytes_equal(s->thread_id, bytes_of(e->thread_id, e->thread_id_len)))
+        return -ENOENT;
+    s->slot = e->slot;
+    return 1;
+}
+
+uint32_t store_workspace_slot(struct store *store, struct bytes thread_id)
+{
+    char name[THREAD_NAME_MAX + 1];
+    const struct bytes *id;
+    struct bytes key = thread_id;
+    if (workspace_key_name(key, 0, name, &id, &key) < 0)
+        return 0;
+    struct sought sought = {.name = name, .thread_id = thread_id};
+    int r = index_walk(store->index, bytes_of_string(name), true, see, &sought);
+    /* The first ones that are asked for after the start. */
+    if (r == -EAGAIN && workspace_read(store, name) == 0)
+        (void)index_walk(store->index, bytes_of_string(name), true, see, &sought);
+    return sought.slot;
+}
+
 int workspace_answer(struct store *store, const struct workspace *w, bool created,
                      struct reply *ret)
 {

@@ -132,6 +132,10 @@ int store_workspace_find(struct store *store, struct bytes key, uint32_t workspa
                          struct workspace **ret);
 void workspace_unref(struct workspace *workspace);
 
+/* workspace_slot of the one of this thread ID, from memory; 0: there is none. It is no use of it.
+ */
+uint32_t store_workspace_slot(struct store *store, struct bytes thread_id);
+
 /* O_PATH|O_DIRECTORY on tree/, borrowed. */
 int workspace_tree_fd(const struct workspace *workspace);
 

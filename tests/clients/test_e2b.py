@@ -168,6 +168,45 @@ def test_a_signed_url_outlives_the_service(service, box):
         assert http.ask("GET", target.replace("path=x", "path=y")).status == 401
 
 
+def signed(token, path, operation, user):
+    digest = hashlib.sha256(f"{path}:{operation}:{user}:{token}".encode()).digest()
+    return "v1_" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def issued(box, name="box"):
+    return box.ask("POST", "/sandboxes", {"metadata": {"berth.thread_id": name}}).json["envdAccessToken"]
+
+
+def test_a_signature_is_for_one_thing(service, box):
+    """A link for reading a file of a strange name is none for writing another one."""
+    signature = signed(issued(box), "/home/user/a:write:b", "read", "user")
+    with Http(service.http_url) as http:
+        target = "/files?" + urlencode({"path": "/home/user/a", "username": "b:read:user", "signature": signature})
+        answer = http.ask("POST", target, b"x", fields={"Content-Type": "application/octet-stream"})
+        assert answer.status == 401
+    assert not (service.root / "workspaces/box/tree/a").exists()
+
+
+def test_a_token_ends_with_its_workspace(service, box):
+    """Another workspace that has the same ID later has nothing to do with it."""
+    token = issued(box)
+    link = "/files?" + urlencode({"path": "x", "signature": signed(token, "x", "read", "")})
+    fields = {"E2b-Sandbox-Id": "box", "Content-Type": "application/octet-stream"}
+    with Http(service.http_url, token) as kept, Http(service.http_url) as http:
+        assert kept.ask("POST", "/files?path=x", b"old", fields=fields).status == 200
+        assert http.get(link).body == b"old"
+        assert box.ask("DELETE", "/sandboxes/box").status == 204
+        assert call(kept, "filesystem.Filesystem/Stat", {"path": "x"}).status == 404
+        assert issued(box) != token
+        assert box.ask("POST", "/files?path=x", b"new", fields=fields).status == 200
+        for one in (kept, Http(service.http_url, token)):
+            assert one.get("/files?path=x", **fields).status == 404
+            assert call(one, "filesystem.Filesystem/Stat", {"path": "x"}).status == 404
+            assert b"box" not in one.get("/v2/sandboxes").body
+            assert one.get("/health", **fields).status == 502
+        assert http.get(link).status in (401, 404)
+
+
 def test_the_sandbox_in_the_host_name(service, box):
     with Http(service.http_url) as http:
         http.send(b"GET /health HTTP/1.1\r\nHost: 49983-box.sandboxes.example\r\nX-Access-Token: %s\r\n\r\n" % TOKEN.encode())

@@ -18,6 +18,8 @@
 
 #define CARRIER "berth_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"
 
+#define SLOT 0x010203u
+
 static const struct issued_key key = {{1, 2, 3}};
 
 struct scene {
@@ -30,7 +32,8 @@ struct scene {
 
 static const char *const workspaces[] = {"chat-1", "chat-2", "other"};
 
-static void each_workspace(void *context, bool (*each)(void *each_context, struct bytes thread_id),
+static void each_workspace(void *context,
+                           bool (*each)(void *each_context, struct bytes thread_id, uint32_t slot),
                            void *each_context)
 {
     struct scene *s = context;
@@ -38,11 +41,11 @@ static void each_workspace(void *context, bool (*each)(void *each_context, struc
     s->asked++;
     for (unsigned i = 0; s->many && i < 1000000; i++, s->given++) {
         (void)snprintf(name, sizeof name, "chat-%u", i);
-        if (!each(each_context, bytes_of_string(name)))
+        if (!each(each_context, bytes_of_string(name), SLOT))
             return;
     }
     for (size_t i = 0; i < ARRAY_SIZE(workspaces); i++)
-        if (!each(each_context, bytes_of_string(workspaces[i])))
+        if (!each(each_context, bytes_of_string(workspaces[i]), SLOT))
             return;
 }
 
@@ -100,7 +103,7 @@ static void issue(struct scene *s, const char *thread_id, char token[ISSUED_TEXT
 {
     struct grant *g;
     assert_int_equal(decide(s, CARRIER, false, &g), 0);
-    assert_int_equal(access_issue(s->access, g, bytes_of_string(thread_id), token), 0);
+    assert_int_equal(access_issue(s->access, g, bytes_of_string(thread_id), SLOT, token), 0);
     grant_unref(g);
 }
 
@@ -123,9 +126,10 @@ static void a_token_is_for_its_workspace_alone(void **state)
     assert_false(grant_covers(g, bytes_of_string("chat-1 ")));
     assert_false(grant_covers(g, bytes_of_string("chat-*")));
     assert_int_equal(g->verbs, GRANT_VERB(READ) | GRANT_VERB(WRITE) | GRANT_VERB(EXEC));
+    assert_int_equal(g->only_slot, SLOT);
     /* Nor does it get one for another. */
-    assert_int_equal(access_issue(s.access, g, bytes_of_string("chat-2"), again), -EACCES);
-    assert_int_equal(access_issue(s.access, g, bytes_of_string("chat-1"), again), 0);
+    assert_int_equal(access_issue(s.access, g, bytes_of_string("chat-2"), SLOT, again), -EACCES);
+    assert_int_equal(access_issue(s.access, g, bytes_of_string("chat-1"), SLOT, again), 0);
     assert_string_equal(token, again);
     grant_unref(g);
     end(&s);
@@ -241,7 +245,7 @@ static void a_signature_is_found_and_is_good_for_little(void **state)
     assert_int_equal(g->verbs, GRANT_VERB(READ));
     assert_true(grant_covers(g, bytes_of_string("chat-2")));
     assert_false(grant_covers(g, bytes_of_string("chat-1")));
-    assert_int_equal(access_issue(s.access, g, bytes_of_string("chat-2"), token), -EACCES);
+    assert_int_equal(access_issue(s.access, g, bytes_of_string("chat-2"), SLOT, token), -EACCES);
     grant_unref(g);
     issue(&s, "chat-2", token);
     sign(token, "x", "write", "user", "4102444800", &request);
@@ -275,7 +279,8 @@ static void a_signature_is_searched_for(void **state)
     (void)snprintf(words, sizeof words, "%s", line);
     free(line);
     grant_unref(g);
-    assert_int_equal(issued_make(&key, "carrier", words, bytes_of_string("chat-2"), token), 0);
+    assert_int_equal(issued_make(&key, "carrier", words, bytes_of_string("chat-2"), SLOT, token),
+                     0);
     sign(token, "p", "read", "", "", &request);
     format(&request, text);
     assert_int_equal(decide(&s, text, true, &g), 0);
@@ -325,6 +330,7 @@ static void a_signed_request_has_one_form(void **state)
         "berth_signed.read.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA.9999999999999999999..",
         "berth_signed.read.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA.0.Zh.",
         "berth_signed.read.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA.0.Zg..x",
+        "berth_signed.read.AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA.0.Zg.YTpi", /* "a:b" */
     };
     struct signed_request request;
     assert_true(signed_request_parse(
@@ -332,6 +338,65 @@ static void a_signed_request_has_one_form(void **state)
         &request));
     for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
         assert_false(signed_request_parse(bytes_of_string(bad[i]), &request));
+}
+
+/* The same text was signed, if a user may have colons. */
+static void a_signature_is_read_in_one_way(void **state)
+{
+    struct scene s;
+    struct grant *g;
+    struct signed_request honest, other;
+    char token[ISSUED_TEXT_MAX], text[7000];
+    begin(&s, ALL);
+    issue(&s, "chat-1", token);
+    sign(token, "a:write:b", "read", "user", "", &honest);
+    sign(token, "a", "write", "b:read:user", "", &other);
+    assert_memory_equal(honest.signature, other.signature, SIGNATURE_SIZE);
+    format(&other, text);
+    assert_int_equal(decide(&s, text, true, &g), 401);
+    format(&honest, text);
+    assert_int_equal(decide(&s, text, true, &g), 0);
+    assert_int_equal(g->verbs, GRANT_VERB(READ));
+    grant_unref(g);
+    end(&s);
+}
+
+/* Pages make browsers send signatures; other programs of this machine send what they like. */
+static void what_is_right_is_never_counted_out(void **state)
+{
+    struct scene s;
+    struct grant *g;
+    struct signed_request request;
+    char token[ISSUED_TEXT_MAX], text[7000], wrong[32];
+    int status = 0;
+    begin(&s, ALL);
+    issue(&s, "chat-1", token);
+    for (unsigned i = 0; i < 2 * FAILURES_BURST; i++) {
+        sign(token, "p", "read", "", "", &request);
+        request.signature[0] ^= (uint8_t)(i + 1);
+        format(&request, text);
+        status = decide(&s, text, true, &g);
+        assert_int_equal(status, i < FAILURES_BURST ? 401 : 429);
+    }
+    size_t asked = s.asked;
+    assert_int_equal(decide(&s, text, true, &g), 429);
+    assert_int_equal(s.asked, asked); /* it costs no search */
+    /* Of tokens there was no wrong one. */
+    assert_int_equal(decide(&s, "wrong", false, &g), 401);
+    sign(token, "p", "read", "", "", &request);
+    format(&request, text);
+    assert_int_equal(decide(&s, text, true, &g), 0);
+    grant_unref(g);
+    for (unsigned i = 0; i < 2 * FAILURES_BURST; i++) {
+        (void)snprintf(wrong, sizeof wrong, "wrong-%u", i);
+        status = decide(&s, wrong, false, &g);
+    }
+    assert_int_equal(status, 429);
+    assert_int_equal(decide(&s, CARRIER, false, &g), 0);
+    grant_unref(g);
+    assert_int_equal(decide(&s, token, false, &g), 0);
+    grant_unref(g);
+    end(&s);
 }
 
 static void loopback_is_without_a_token(void **state)
@@ -351,7 +416,8 @@ static void loopback_is_without_a_token(void **state)
     assert_string_equal(d.grant->id, "debug");
     assert_true(access_stands(s.access, d.grant));
     char token[ISSUED_TEXT_MAX];
-    assert_int_equal(access_issue(s.access, d.grant, bytes_of_string("chat-1"), token), -EACCES);
+    assert_int_equal(access_issue(s.access, d.grant, bytes_of_string("chat-1"), SLOT, token),
+                     -EACCES);
     grant_unref(d.grant);
     caller.authorization = bytes_of_string("Bearer x");
     access_decide(s.access, &caller, &d);
@@ -400,6 +466,8 @@ int main(void)
         cmocka_unit_test(a_signature_is_searched_for),
         cmocka_unit_test(a_search_has_an_end),
         cmocka_unit_test(a_signed_request_has_one_form),
+        cmocka_unit_test(a_signature_is_read_in_one_way),
+        cmocka_unit_test(what_is_right_is_never_counted_out),
         cmocka_unit_test(loopback_is_without_a_token),
         cmocka_unit_test(the_key_is_made_once),
     };
