@@ -150,15 +150,14 @@ static int add_json(struct listing *l, const struct wire_exec_command *c)
     const char *state = wire_verdict_name(c->verdict);
     json_t *o =
         workspace && id
-            ? json_pack("{s:o,s:o,s:s,s:I,s:I,s:I,s:o,s:s,s:I,s:o,s:I,s:I}", "id", text_json(id),
-                        "workspace", text_json(workspace), "state", state ? state : "unknown",
-                        "pid", (json_int_t)c->pid, "processes", (json_int_t)c->processes,
-                        "attached", (json_int_t)c->attached, "command", words_json(c->argv),
-                        "started_at", started, "duration_ms",
-                        (json_int_t)(c->duration_ns / 1000000), "exit_status",
-                        running ? json_null() : json_integer(verdict_status(&verdict)),
-                        "stdout_bytes", (json_int_t)c->stdout_bytes, "stderr_bytes",
-                        (json_int_t)c->stderr_bytes)
+            ? json_pack(
+                  "{s:o,s:o,s:s,s:I,s:I,s:I,s:o,s:s,s:I,s:o,s:I,s:I}", "id", text_json(id),
+                  "workspace", text_json(workspace), "state", state ? state : "unknown", "pid",
+                  (json_int_t)c->pid, "processes", (json_int_t)c->processes, "attached",
+                  (json_int_t)c->attached, "command", words_json(c->argv), "started_at", started,
+                  "duration_ms", (json_int_t)(c->duration_ns / 1000000), "exit_status",
+                  running ? json_null() : json_integer(verdict_status(&verdict)), "stdout_bytes",
+                  (json_int_t)c->stdout_bytes, "stderr_bytes", (json_int_t)c->stderr_bytes)
             : NULL;
     return o && json_array_append_new(l->array, o) == 0 ? 0 : -ENOMEM;
 }
