@@ -62,13 +62,15 @@ static bool is_own_name(const char *host)
 
 /* Without a token whoever reaches this machine's own ports is let in, if anybody is. A page of the
  * web in a browser of this machine does, too: its browser says which page that is, or asks for the
- * name that the page has given this machine. Names without a dot are those that clients of a unix
- * socket make up, and nobody else's. */
+ * name that the page has given this machine. Images and links have no Origin. Names without a dot
+ * are those that clients of a unix socket make up, and nobody else's. */
 static bool is_of_a_page(const struct exchange *x)
 {
     const char *host = exchange_field(x, "host"), *origin = exchange_field(x, "origin");
+    const char *site = exchange_field(x, "sec-fetch-site");
     const char *name = origin ? strstr(origin, "://") : NULL;
-    return (origin && (!name || !is_own_name(name + 3))) ||
+    return (site && strcasecmp(site, "cross-site") == 0) ||
+           (origin && (!name || !is_own_name(name + 3))) ||
            (host && strchr(host, '.') && !is_own_name(host));
 }
 

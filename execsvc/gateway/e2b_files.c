@@ -73,7 +73,9 @@ static int open_tree(struct exchange *x, bool writes, struct tree **ret, struct 
 {
     struct upstream *u;
     struct wire_frame *access = NULL;
-    int r = take_signature(x, writes, f);
+    int r = e2b_check_user(x, f);
+    if (r == 0)
+        r = take_signature(x, writes, f);
     if (r < 0)
         return r;
     if (r == 1 && e2b_workspace(x).len > 0)

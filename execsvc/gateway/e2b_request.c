@@ -7,6 +7,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "base/base64.h"
 #include "gateway/file.h"
 
 /* --- which workspace, and who ----------------------------------------------------------------- */
@@ -24,6 +25,42 @@ struct bytes e2b_workspace(struct exchange *x)
     return bytes_of(id, (size_t)(dot - id));
 }
 
+static bool is_own_user(const char *name)
+{
+    return *name == '\0' || strcmp(name, "user") == 0 || strcmp(name, "root") == 0;
+}
+
+/* Of "Basic base64(USER:)": in ret, which is as long as what is given. False: it is not one. */
+static bool basic_user(const char *authorization, char *ret)
+{
+    static const char scheme[] = "basic ";
+    size_t n;
+    if (!authorization || strncasecmp(authorization, scheme, sizeof scheme - 1) != 0)
+        return false;
+    const char *text = authorization + sizeof scheme - 1;
+    if (base64_read(bytes_of_string(text + strspn(text, " ")), (uint8_t *)ret, &n) < 0)
+        n = 0;
+    ret[n] = '\0';
+    ret[strcspn(ret, ":")] = '\0';
+    return true;
+}
+
+int e2b_check_user(struct exchange *x, struct failure *ret_failure)
+{
+    const char *authorization = exchange_field(x, "authorization");
+    const char *username = exchange_query(x, "username");
+    _cleanup_free_ char *name = malloc(authorization ? strlen(authorization) + 4 : 1);
+    if (!name)
+        return failure_set(ret_failure, -ENOMEM, "out of memory");
+    if (basic_user(authorization, name) && !is_own_user(name))
+        username = name;
+    if (username && !is_own_user(username))
+        return failure_set(ret_failure, -EINVAL,
+                           "user '%s': there is one user alone, whom user and root both mean",
+                           username);
+    return 0;
+}
+
 static bool has_token(const struct exchange *x)
 {
     const char *authorization = exchange_field(x, "authorization");
@@ -35,8 +72,10 @@ static bool has_token(const struct exchange *x)
 static int make(struct upstream *u, struct bytes workspace, struct failure *f)
 {
     struct wire_frame *frame;
-    const struct wire_message m = {.type = WIRE_WORKSPACE_CREATE,
-                                   .workspace_create = {.thread_id = workspace}};
+    const struct wire_message m = {
+        .type = WIRE_WORKSPACE_CREATE,
+        .workspace_create = {.thread_id = workspace,
+                             .labels = bytes_of_string("{\"" E2B_SANDBOX_LABEL "\":\"\"}")}};
     int r = upstream_call(u, &m, &frame, f);
     if (r == 0)
         wire_frame_free(frame);
@@ -51,8 +90,11 @@ int e2b_enter(struct exchange *x, struct upstream **ret, struct bytes *ret_works
         return failure_set(ret_failure, -EINVAL,
                            "which sandbox? E2b-Sandbox-Id is missing, and Host is not "
                            "PORT-ID.DOMAIN");
-    int r = exchange_upstream(x, ret, ret_failure);
-    return r < 0 || has_token(x) ? r : make(*ret, *ret_workspace, ret_failure);
+    int r = e2b_check_user(x, ret_failure);
+    if (r == 0)
+        r = exchange_upstream(x, ret, ret_failure);
+    bool reads = strcmp(exchange_method(x), "GET") == 0;
+    return r < 0 || reads || has_token(x) ? r : make(*ret, *ret_workspace, ret_failure);
 }
 
 int e2b_open_tree(struct exchange *x, struct tree **ret, struct failure *ret_failure)

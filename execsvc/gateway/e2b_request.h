@@ -23,8 +23,16 @@
  * PORT-ID.DOMAIN; empty: it does not say. */
 struct bytes e2b_workspace(struct exchange *x);
 
+/* A label of those that were made by this dialect: others are nobody's to list, and end, by it. */
+#define E2B_SANDBOX_LABEL "e2b.sandbox"
+
+/* Whether it is as whom the caller wants this: "user" or "root", which are both the service's own
+ * user, or nobody in particular. -EINVAL: who asks for another one wants less than that. */
+int e2b_check_user(struct exchange *x, struct failure *ret_failure);
+
 /* The service as this caller, and the workspace. Without any token, as the SDK's debug mode comes,
- * the workspace is made if it is not there and may be. */
+ * the workspace is made if it is not there and may be, but not by a GET, which a page of the web
+ * can make a browser send. */
 int e2b_enter(struct exchange *x, struct upstream **ret, struct bytes *ret_workspace,
               struct failure *ret_failure);
 

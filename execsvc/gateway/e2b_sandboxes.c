@@ -24,6 +24,9 @@
 
 #define FORKS_MAX 16
 
+/* What E2B gives one that is not told for how long it is to be. */
+#define TIMEOUT_DEFAULT_MS 300000
+
 /* A year: more than any client means. */
 #define TIMEOUT_MAX_S (366 * 86400)
 
@@ -82,6 +85,7 @@ static json_t *info_json(const struct wire_workspace *w)
         "memoryMB", 0, "diskSizeMB", 0, "envdVersion", E2B_VERSION, "volumeMounts");
     (void)json_object_del(metadata, E2B_ENVIRONMENT_LABEL);
     (void)json_object_del(metadata, TEMPLATE_LABEL);
+    (void)json_object_del(metadata, E2B_SANDBOX_LABEL);
     if (!json || json_object_set_new(json, "metadata", metadata) < 0) {
         json_decref(json);
         return NULL;
@@ -89,15 +93,24 @@ static json_t *info_json(const struct wire_workspace *w)
     return json;
 }
 
+/* Whether it was made by this dialect. */
+static bool is_ours(const struct wire_workspace *w)
+{
+    json_t *labels = labels_of(w);
+    bool ours = json_object_get(labels, E2B_SANDBOX_LABEL);
+    json_decref(labels);
+    return ours;
+}
+
 /* --- requests --------------------------------------------------------------------------------- */
 
-/* Seconds; *ret_ms untouched when they are not there. */
+/* Seconds, of which 0 are at once and not never; *ret_ms untouched when they are not there. */
 static int read_timeout(const json_t *body, uint64_t *ret_ms, struct failure *f)
 {
     uint64_t seconds = UINT64_MAX;
     int r = e2b_number(body, "timeout", TIMEOUT_MAX_S, &seconds, f);
     if (r == 0 && seconds != UINT64_MAX)
-        *ret_ms = seconds * 1000;
+        *ret_ms = seconds ? seconds * 1000 : 1;
     return r;
 }
 
@@ -156,9 +169,12 @@ static int read_labels(const json_t *body, struct wish *w, struct failure *f)
     if (json_is_string(wish))
         w->thread_id = bytes_of(json_string_value(wish), json_string_length(wish)); /* the body's */
     (void)json_object_del(labels, THREAD_ID_WISH);
-    if (json_object_get(labels, E2B_ENVIRONMENT_LABEL) || json_object_get(labels, TEMPLATE_LABEL))
-        r = failure_set(f, -EINVAL, "metadata: %s and %s are not for clients",
-                        E2B_ENVIRONMENT_LABEL, TEMPLATE_LABEL);
+    if (json_object_get(labels, E2B_ENVIRONMENT_LABEL) || json_object_get(labels, TEMPLATE_LABEL) ||
+        json_object_get(labels, E2B_SANDBOX_LABEL))
+        r = failure_set(f, -EINVAL, "metadata: %s, %s and %s are not for clients",
+                        E2B_ENVIRONMENT_LABEL, TEMPLATE_LABEL, E2B_SANDBOX_LABEL);
+    if (r == 0 && json_object_set_new(labels, E2B_SANDBOX_LABEL, json_string("")) < 0)
+        r = -ENOMEM;
     if (r == 0 && json_object_size(envs) > 0) {
         _cleanup_free_ char *text = json_dumps(envs, JSON_COMPACT);
         if (!text || json_object_set_new(labels, E2B_ENVIRONMENT_LABEL, json_string(text)) < 0)
@@ -171,30 +187,65 @@ static int read_labels(const json_t *body, struct wish *w, struct failure *f)
     return r < 0 ? r : w->labels ? 0 : failure_set(f, -ENOMEM, "out of memory");
 }
 
+static bool is_said(const json_t *value)
+{
+    return json_object_size(value) > 0 || json_array_size(value) > 0 ||
+           json_string_length(value) > 0;
+}
+
+/* All or nothing is what can be had: what denies all is held to, what denies some is not. */
+static int read_network(const json_t *network, bool *ret_none, struct failure *f)
+{
+    const char *name;
+    json_t *value;
+    size_t i;
+    bool other = network && !json_is_object(network) && !json_is_null(network);
+    const json_t *denied = json_object_get(network, "denyOut");
+    json_array_foreach(denied, i, value)
+    {
+        const char *text = json_string_value(value);
+        *ret_none = *ret_none || (text && strcmp(text, "0.0.0.0/0") == 0);
+    }
+    json_object_foreach((json_t *)(uintptr_t)network, name, value) other =
+        other || (is_said(value) && (strcmp(name, "denyOut") != 0 || !*ret_none));
+    return other ? failure_set(f, -EINVAL,
+                               "network cannot be had here, but denyOut of 0.0.0.0/0 alone. What "
+                               "commands may reach the workspace's policy says (berth policy)")
+                 : 0;
+}
+
 /* What would have to be held to, and is not, is refused: to ignore it would be to lie. */
 static int read_bounds(const json_t *body, struct wish *w, struct failure *f)
 {
-    static const char *const others[] = {"network", "iam", "mcp", "volumeMounts"};
-    bool internet = true;
+    static const char *const others[] = {"iam", "mcp", "volumeMounts"};
+    bool internet = true, none = false, pause = false;
     int r = e2b_flag(body, "allow_internet_access", &internet, f);
+    if (r == 0)
+        r = read_network(json_object_get(body, "network"), &none, f);
+    if (r == 0)
+        r = e2b_flag(body, "autoPause", &pause, f);
+    if (r == 0 && pause)
+        r = failure_set(f, -EINVAL,
+                        "autoPause (onTimeout: pause) cannot be had here: at its end a sandbox is "
+                        "removed. Give it more time, or pause it");
     for (size_t i = 0; r == 0 && i < ARRAY_SIZE(others); i++) {
         const json_t *value = json_object_get(body, others[i]);
-        if (json_object_size(value) > 0 || json_array_size(value) > 0)
+        if (is_said(value))
             r = failure_set(f, -EINVAL,
                             "%s cannot be had here. What commands may reach the workspace's policy "
                             "says (berth policy)",
                             others[i]);
     }
-    if (!internet)
+    if (!internet || none)
         w->policy = "{\"network\":\"none\"}";
     return r;
 }
 
 static int read_wish(const json_t *body, struct wish *w, struct failure *f)
 {
-    bool pause = false;
     int r = new_id(w->id);
     w->thread_id = bytes_of_string(w->id);
+    w->ttl_ms = TIMEOUT_DEFAULT_MS;
     if (r == 0)
         r = e2b_text(body, "templateID", &w->template, f);
     if (r == 0 && (!*w->template || strcmp(w->template, TEMPLATE_DEFAULT) == 0))
@@ -203,11 +254,6 @@ static int read_wish(const json_t *body, struct wish *w, struct failure *f)
         r = read_timeout(body, &w->ttl_ms, f);
     if (r == 0)
         r = read_bounds(body, w, f);
-    if (r == 0)
-        r = e2b_flag(body, "autoPause", &pause, f);
-    /* What is to be kept at its end has none here. */
-    if (pause)
-        w->ttl_ms = 0;
     return r < 0 ? r : read_labels(body, w, f);
 }
 
@@ -268,10 +314,13 @@ int e2b_sandboxes_connect(struct exchange *x, struct failure *ret_failure)
     if (r < 0)
         return r;
     const struct wire_workspace *w = &frame->message.workspace;
-    /* Its end comes later by this, never sooner. */
-    bool later = ttl_ms > 0 && w->expires_at.sec > 0 &&
-                 w->expires_at.sec < (int64_t)time(NULL) + (int64_t)(ttl_ms / 1000);
     bool stopped = w->state == WIRE_WORKSPACE_STOPPED;
+    /* Its end comes later by this, never sooner; what was paused had none. */
+    bool resumed = stopped && is_ours(w) && w->expires_at.sec == 0;
+    bool later = resumed || (ttl_ms > 0 && w->expires_at.sec > 0 &&
+                             w->expires_at.sec < (int64_t)time(NULL) + (int64_t)(ttl_ms / 1000));
+    if (resumed && ttl_ms == 0)
+        ttl_ms = TIMEOUT_DEFAULT_MS;
     uint32_t valid =
         (later ? WIRE_WORKSPACE_SET_TTL : 0U) | (stopped ? WIRE_WORKSPACE_SET_STATE : 0U);
     if (valid) {
@@ -381,6 +430,10 @@ int e2b_sandboxes_list(struct exchange *x, struct failure *ret_failure)
     int r = begin(x, &u, NULL, ret_failure);
     if (r == 0)
         r = exchange_query_u64(x, "limit", 1, 1000, &limit, ret_failure);
+    /* Of others' a script that ends all that it finds would make an end, too. */
+    if (r == 0)
+        r = wire_list_append(&selectors, bytes_of_string(E2B_SANDBOX_LABEL));
+    count = 1;
     if (r == 0)
         r = read_selectors(exchange_query(x, "metadata"), &selectors, &count, ret_failure);
     if (r < 0)
@@ -426,6 +479,17 @@ int e2b_sandboxes_metrics(struct exchange *x, struct failure *ret_failure)
     return exchange_reply_json(x, 200, json_array());
 }
 
+/* Nothing of it is changed from here: who asks for less than there was has to know. */
+int e2b_sandboxes_network(struct exchange *x, struct failure *ret_failure)
+{
+    struct upstream *u;
+    int r = begin(x, &u, NULL, ret_failure);
+    return r < 0 ? r
+                 : failure_set(ret_failure, -EINVAL,
+                               "what commands may reach is not changed by this, but by the "
+                               "workspace's policy (berth policy)");
+}
+
 /* --- changing --------------------------------------------------------------------------------- */
 
 int e2b_sandboxes_remove(struct exchange *x, struct failure *ret_failure)
@@ -461,9 +525,7 @@ int e2b_sandboxes_set_timeout(struct exchange *x, struct failure *ret_failure)
     if (r < 0)
         return r;
     exchange_set_effect(x, EXCHANGE_EFFECT_UNKNOWN);
-    /* 0 is at once, not never. */
-    r = set(u, exchange_param(x, 0), WIRE_WORKSPACE_SET_TTL, 0, ttl_ms ? ttl_ms : 1, &frame,
-            ret_failure);
+    r = set(u, exchange_param(x, 0), WIRE_WORKSPACE_SET_TTL, 0, ttl_ms, &frame, ret_failure);
     if (r < 0)
         return r;
     wire_frame_free(frame);
@@ -481,11 +543,14 @@ int e2b_sandboxes_pause(struct exchange *x, struct failure *ret_failure)
     if (r < 0)
         return r;
     bool stopped = frame->message.workspace.state == WIRE_WORKSPACE_STOPPED;
+    /* What is paused is kept until it is wanted again. */
+    uint32_t valid = WIRE_WORKSPACE_SET_STATE |
+                     (is_ours(&frame->message.workspace) ? WIRE_WORKSPACE_SET_TTL : 0U);
     wire_frame_free(frame);
     if (stopped)
         return exchange_refuse(x, 409, "the sandbox is paused already");
     exchange_set_effect(x, EXCHANGE_EFFECT_UNKNOWN);
-    r = set(u, id, WIRE_WORKSPACE_SET_STATE, WIRE_WORKSPACE_STOPPED, 0, &frame, ret_failure);
+    r = set(u, id, valid, WIRE_WORKSPACE_STOPPED, 0, &frame, ret_failure);
     if (r < 0)
         return r;
     wire_frame_free(frame);
@@ -609,7 +674,7 @@ int e2b_sandboxes_fork(struct exchange *x, struct failure *ret_failure)
     struct upstream *u;
     struct wire_frame *frame = NULL;
     struct bytes id = exchange_param(x, 0);
-    uint64_t ttl_ms = 0, count = 1;
+    uint64_t ttl_ms = TIMEOUT_DEFAULT_MS, count = 1;
     json_t *body = NULL;
     int r = begin(x, &u, &body, ret_failure);
     if (r == 0)
@@ -622,6 +687,7 @@ int e2b_sandboxes_fork(struct exchange *x, struct failure *ret_failure)
     if (r < 0)
         return r;
     json_t *labels = labels_of(&frame->message.workspace), *all = json_array();
+    (void)json_object_set_new(labels, E2B_SANDBOX_LABEL, json_string(""));
     _cleanup_free_ char *text = json_dumps(labels, JSON_COMPACT);
     json_decref(labels);
     wire_frame_free(frame);

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -183,7 +184,7 @@ def test_a_signature_is_for_one_thing(service, box):
     with Http(service.http_url) as http:
         target = "/files?" + urlencode({"path": "/home/user/a", "username": "b:read:user", "signature": signature})
         answer = http.ask("POST", target, b"x", fields={"Content-Type": "application/octet-stream"})
-        assert answer.status == 401
+        assert answer.status == 400
     assert not (service.root / "workspaces/box/tree/a").exists()
 
 
@@ -205,6 +206,106 @@ def test_a_token_ends_with_its_workspace(service, box):
             assert b"box" not in one.get("/v2/sandboxes").body
             assert one.get("/health", **fields).status == 502
         assert http.get(link).status in (401, 404)
+
+
+def create(box, **body):
+    return box.ask("POST", "/v2/sandboxes", body)
+
+
+BOUNDS = [
+    ({"allow_internet_access": False}, "none"), ({"network": {"denyOut": ["0.0.0.0/0"]}}, "none"),
+    ({"network": {"denyOut": ["10.0.0.0/8", "0.0.0.0/0"], "allowPublicTraffic": False}}, "none"),
+    ({"network": {}, "allow_internet_access": True}, "host"),
+    ({"network": {"denyOut": ["10.0.0.0/8"]}}, None), ({"network": {"allowOut": ["example.com"]}}, None),
+    ({"network": {"denyOut": ["0.0.0.0/0"], "allowOut": ["example.com"]}}, None), ({"network": ["0.0.0.0/0"]}, None),
+    ({"network": {"rules": {"example.com": []}}}, None), ({"autoPause": True}, None),
+    ({"iam": {"tokens": {"a": {}}}}, None)]
+
+
+def test_bounds_are_held_to_or_refused(harness, tmp_path):
+    """Where the service's own policy lets commands reach everything."""
+    policy = tmp_path / "policy.json"
+    policy.write_text('{"network": "host"}')
+    service = harness.start_service(http=True, args=("--policy", policy))
+    with Http(service.http_url, service.token) as http:
+        for body, network in BOUNDS:
+            answer = create(http, **body)
+            assert answer.status == (201 if network else 400), (body, answer.body)
+            if network:
+                name = answer.json["sandboxID"]
+                assert http.get(f"/v1/workspaces/{name}/policy").json["asked"]["network"] == network
+        answer = http.ask("PUT", f"/sandboxes/{name}/network", {"denyOut": ["0.0.0.0/0"]})
+        assert (answer.status, answer.json["code"]) == (400, 400)
+
+
+def ends_in(box, name):
+    info = box.get(f"/sandboxes/{name}").json
+    return (datetime.fromisoformat(info["endAt"][:19]) - datetime.utcnow()).total_seconds()
+
+
+def test_how_long_a_sandbox_is_there(box):
+    """As long as E2B's, unless it is told; what is paused waits for who wants it again."""
+    name = create(box).json["sandboxID"]
+    assert 200 < ends_in(box, name) <= 300
+    assert box.ask("POST", f"/sandboxes/{name}/pause").status == 204
+    assert ends_in(box, name) > 86400
+    assert box.ask("POST", f"/sandboxes/{name}/connect", {"timeout": 1000}).status == 201
+    assert 800 < ends_in(box, name) <= 1000
+    [fork] = box.ask("POST", f"/sandboxes/{name}/fork", {}).json
+    assert 200 < ends_in(box, fork["sandbox"]["sandboxID"]) <= 300
+    # Whoever finds one that is there does not set its end.
+    assert box.ask("POST", "/v1/workspaces", {"id": "mine"}).status == 201
+    assert create(box, metadata={"berth.thread_id": "mine"}).status == 201
+    assert ends_in(box, "mine") > 86400
+    assert box.ask("POST", "/sandboxes/mine/pause").status == 204
+    assert box.ask("POST", "/sandboxes/mine/connect", {}).status == 201
+    assert ends_in(box, "mine") > 86400
+
+
+def test_only_sandboxes_are_listed(service, box):
+    """A script that ends all that it finds finds nobody else's; by their IDs all can be reached."""
+    assert box.ask("POST", "/v1/workspaces", {"id": "mine"}).status == 201
+    for target in ("/sandboxes", "/v2/sandboxes?state=running", "/v2/sandboxes?limit=1"):
+        [only] = box.get(target).json
+        assert (only["sandboxID"], only["metadata"]) == ("box", {})
+    assert box.ask("POST", "/sandboxes/mine/connect", {}).status == 200
+    assert box.ask("POST", "/sandboxes/mine/fork", {}).status == 201
+    assert len(box.get("/v2/sandboxes").json) == 2
+    assert create(box, metadata={"e2b.sandbox": "x"}).status == 400
+
+
+def test_there_is_one_user(service, box):
+    """Who asks for another one, wants one that may do less."""
+    def stat(user):
+        basic = base64.b64encode(f"{user}:".encode()).decode()
+        with Http(service.http_url) as http:
+            return call(http, "filesystem.Filesystem/Stat", {"path": ""}, Authorization=f"Basic {basic}",
+                        X_Access_Token=TOKEN)
+    fields = {"E2b-Sandbox-Id": "box", "Content-Type": "application/octet-stream"}
+    assert stat("user").status == stat("root").status == stat("").status == 200
+    answer = stat("nobody")
+    assert (answer.status, answer.json["code"]) == (400, "invalid_argument")
+    for user, status in (("user", 200), ("root", 200), ("nobody", 400)):
+        assert box.ask("POST", f"/files?path=x&username={user}", b"", fields=fields).status == status
+        assert box.get(f"/files?path=x&username={user}", **fields).status == status
+
+
+@pytest.mark.parametrize("target", ["/health", "/files?path=x", "/v2/sandboxes"])
+def test_a_get_makes_nothing(service, target):
+    """Of whoever comes without a token, as a page of the web can make a browser do."""
+    with Http(service.http_url) as http:
+        http.send(f"GET {target} HTTP/1.1\r\nHost: 49983-new.localhost\r\n\r\n".encode())
+        assert http.answer().status in (200, 404, 502)
+        assert not (service.root / "workspaces/new").exists()
+        http.send(f"GET {target} HTTP/1.1\r\nHost: 49983-new.localhost\r\nSec-Fetch-Site: cross-site\r\n\r\n".encode())
+        assert http.answer().status == 403
+        http.send(b"POST /filesystem.Filesystem/Stat HTTP/1.1\r\nHost: 49983-new.localhost\r\n"
+                  b"Sec-Fetch-Site: Cross-Site\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+        assert http.answer().status == 403
+        assert not (service.root / "workspaces/new").exists()
+        fields = {"E2b-Sandbox-Id": "new"}
+        assert http.ask("POST", "/filesystem.Filesystem/Stat", {"path": ""}, fields=fields).status == 200
+        assert (service.root / "workspaces/new").exists()
 
 
 def test_the_sandbox_in_the_host_name(service, box):

@@ -405,8 +405,14 @@ check('what a sandbox may reach', ['api'], async () => {
   const s = await Sandbox.create({ allowInternetAccess: false })
   assert.equal((await s.commands.run('true')).exitCode, 0)
   await s.kill()
-  const error = await failure(Sandbox.create({ network: { denyOut: ['10.0.0.0/8'] } }), e2b.SandboxError)
-  assert.match(error.message, /network cannot be had/)
+  const alone = await Sandbox.create({ network: { denyOut: [e2b.ALL_TRAFFIC] } })
+  await failure(alone.updateNetwork({ denyOut: [] }), e2b.SandboxError)
+  await alone.kill()
+  for (const [options, why] of [
+    [{ network: { denyOut: ['10.0.0.0/8'] } }, /400: network cannot be had/],
+    [{ network: { allowOut: ['example.com'], denyOut: [e2b.ALL_TRAFFIC] } }, /400: network cannot be had/],
+    [{ lifecycle: { onTimeout: 'pause' } }, /400: autoPause/],
+  ]) assert.match((await failure(Sandbox.create(options), e2b.SandboxError)).message, why)
 })
 
 check('a thread ID of ones own', ['api'], async () => {
