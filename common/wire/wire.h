@@ -129,6 +129,7 @@ enum wire_open_flags {
     WIRE_OPEN_SYNC = 128,
     WIRE_OPEN_DSYNC = 256,
     WIRE_OPEN_KILL_PRIV = 512, /* with TRUNCATE: clear set-uid and set-gid */
+    WIRE_OPEN_UNNAMED = 2048,  /* CREATE, with WRITE: the file gets its name by PLACE */
     WIRE_OPEN_NO_ATIME = 1024, /* reading leaves the access time alone, where the service may */
 };
 

@@ -245,7 +245,7 @@ static int put(struct exchange *x, struct tree *t, const struct place *p,
     _cleanup_writer_ struct file_writer *w = NULL;
     struct wire_attr attr;
     char tag[FILE_TAG_SIZE];
-    bool made;
+    bool made, placed = false;
     int r = file_create(t, p, options, &w, f);
     if (r < 0)
         return r;
@@ -254,10 +254,11 @@ static int put(struct exchange *x, struct tree *t, const struct place *p,
     r = receive(x, w, f);
     if (r < 0)
         return r;
-    r = file_commit(w, &attr, &made, f);
+    r = file_commit(w, &attr, &made, &placed, f);
+    if (placed)
+        exchange_set_effect(x, r < 0 ? EXCHANGE_EFFECT_UNKNOWN : EXCHANGE_EFFECT_DONE);
     if (r < 0)
         return r;
-    exchange_set_effect(x, EXCHANGE_EFFECT_DONE);
     file_tag(&attr, tag);
     r = exchange_add_field(x, "ETag", "%s", tag);
     if (r < 0)

@@ -187,8 +187,8 @@ static int end_file(struct upload *u)
     _cleanup_place_ struct place now = {0};
     const char *key;
     json_t *value;
-    bool made;
-    int r = file_commit(u->writer, &u->place.attr, &made, u->failure);
+    bool made, placed;
+    int r = file_commit(u->writer, &u->place.attr, &made, &placed, u->failure);
     if (r == 0 && u->metadata)
         r = path_walk(u->tree, buffer_view(&u->place.path), 0, &now, u->failure);
     if (r == 0 && u->metadata)

@@ -119,7 +119,7 @@ int e2b_filesystem_remove(struct exchange *x, struct failure *ret_failure)
         e = failure_set(ret_failure, -EINVAL, "the sandbox's home itself cannot be removed");
     if (e == 0 && p.node != 0) {
         exchange_set_effect(x, EXCHANGE_EFFECT_UNKNOWN);
-        e = file_remove(r.tree, &p, true, NULL, ret_failure);
+        e = file_remove(r.tree, &p, true, NULL, NULL, ret_failure);
     }
     /* What is not there is gone. */
     return e < 0 && e != -ENOENT ? e : exchange_reply(x, 200, "application/json", "{}", 2);

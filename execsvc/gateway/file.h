@@ -52,9 +52,8 @@ struct file_write_options {
 
 struct file_writer;
 
-/* Begins to write what shall be at the place. Nobody sees any of it before file_commit: it is
- * written beside, under a name of its own, and then takes the place of what was there, whose mode
- * it has. (append: everybody sees each piece as it is written.) -EREMCHG: the condition does not
+/* Begins to write what shall be at the place. Nobody sees any of it before file_commit: it has no
+ * name, and then takes the place of what was there, whose mode it has. (append: everybody sees each piece as it is written.) -EREMCHG: the condition does not
  * hold; -EISDIR; -EEXIST: what is there is no regular file; -EINVAL: the workspace's root. The
  * place lives as long as the writer. */
 int file_create(struct tree *t, const struct place *p, const struct file_write_options *options,
@@ -62,12 +61,12 @@ int file_create(struct tree *t, const struct place *p, const struct file_write_o
 
 int file_write(struct file_writer *w, struct bytes data, struct failure *ret_failure);
 
-/* Puts it in place, and waits until all mounts have heard of it. Between two that commit with a
- * condition to the same file, the second finds what the first has put there. -EREMCHG as
- * file_create; -EBUSY: some program has locked the file (flock), for longer than FILE_LOCK_MS.
- * *ret: what is there now; *ret_made: nothing was. */
-#define FILE_LOCK_MS 2000
-int file_commit(struct file_writer *w, struct wire_attr *ret, bool *ret_made,
+/* Puts it in place, and waits until all mounts have heard of it. With a condition: in place of what
+ * it holds of, and of nothing else, whoever replaces, removes or moves it by way of the service
+ * meanwhile. -EREMCHG as file_create; -EBUSY: it is replaced again and again. *ret: what is there
+ * now; *ret_made: nothing was. *ret_placed: it is there, or may be, also when something failed
+ * after that. */
+int file_commit(struct file_writer *w, struct wire_attr *ret, bool *ret_made, bool *ret_placed,
                 struct failure *ret_failure);
 
 /* Without file_commit nothing remains of it (append: what was written). NULL is allowed. */
@@ -75,7 +74,7 @@ void file_writer_free(struct file_writer *w);
 DEFINE_CLEANUP(struct file_writer *, file_writer_free);
 #define _cleanup_writer_ _cleanup_(file_writer_free_pointer)
 
-/* True for names that file_create gives files that are being written. */
+/* True for names that files have that are being written, where there are none without. */
 bool file_name_is_passing(const char *name);
 
 /* --- names ----------------------------------------------------------------------------------- */
@@ -95,9 +94,11 @@ int file_list(struct tree *t, uint64_t directory, uint64_t *cookie, size_t limit
 int file_link_text(struct tree *t, uint64_t node, struct buffer *ret, struct failure *ret_failure);
 
 /* Removes what is at the place (a link, not what it leads to), a directory if it is empty or, with
- * recursive, with all that is in it: -ENOTEMPTY stops at what rules leave out of listings.
+ * recursive, with all that is in it: -ENOTEMPTY stops at what rules leave out of listings. With a
+ * condition (NULL: none): only a file of which it holds, else -EREMCHG; -EINVAL for a directory.
  * *ret_removed (may be NULL): how many names were removed, also on failure. */
-int file_remove(struct tree *t, const struct place *p, bool recursive, uint64_t *ret_removed,
+int file_remove(struct tree *t, const struct place *p, bool recursive,
+                const struct file_condition *condition, uint64_t *ret_removed,
                 struct failure *ret_failure);
 
 /* Gives what is at `from` the place `to`. replace: of a file or empty directory that is there, else

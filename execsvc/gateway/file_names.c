@@ -282,7 +282,26 @@ static int remove_tree(struct removal *x, const struct place *p)
     return r;
 }
 
-int file_remove(struct tree *t, const struct place *p, bool recursive, uint64_t *ret_removed,
+static int remove_if(struct tree *t, const struct place *p, const struct file_condition *condition,
+                     struct failure *f)
+{
+    _cleanup_frame_ struct wire_frame *reply = NULL;
+    const struct wire_message m = {.type = WIRE_UNLINK,
+                                   .unlink = {.parent = p->directory,
+                                              .expected_ino = p->attr.ino,
+                                              .expected_generation = p->attr.generation,
+                                              .expected_version = p->attr.version,
+                                              .name = bytes_of_string(p->name)}};
+    if (S_ISDIR(p->attr.mode))
+        return failure_set(f, -EINVAL, "a directory's removal can have no condition");
+    int r = condition->holds(condition->context, &p->attr) ? 0 : -EREMCHG;
+    if (r == 0)
+        r = tree_call(t, &m, &reply, f);
+    return r == -EREMCHG ? failure_set(f, r, "what is there is not what the condition says") : r;
+}
+
+int file_remove(struct tree *t, const struct place *p, bool recursive,
+                const struct file_condition *condition, uint64_t *ret_removed,
                 struct failure *ret_failure)
 {
     struct removal x = {.tree = t, .failure = ret_failure};
@@ -292,6 +311,12 @@ int file_remove(struct tree *t, const struct place *p, bool recursive, uint64_t 
         return failure_set(ret_failure, -ENOENT, "%s", strerror(ENOENT));
     if (p->directory == 0)
         return failure_set(ret_failure, -EBUSY, "this is the workspace itself");
+    if (condition) {
+        int r = remove_if(t, p, condition, ret_failure);
+        if (r == 0 && ret_removed)
+            *ret_removed = 1;
+        return r;
+    }
     bool directory = S_ISDIR(p->attr.mode);
     int r = 0;
     if (directory && recursive)

@@ -1,9 +1,6 @@
-#include <assert.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 
 #include "gateway/file.h"
@@ -12,28 +9,25 @@
 #define WRITE_SIZE (256 << 10)
 #define WRITE_AHEAD 4
 
-/* What is being written is called so, and 16 digits, in the directory where it is to be. */
+/* Where the service's filesystem has no files without a name, what is being written is called so,
+ * and 16 digits, in the directory where it is to be (store/unnamed.h). */
 #define PASSING_PREFIX ".berth-put-"
 
-/* Times that a lock is asked for anew because the file was replaced meanwhile. Stops somebody who
- * does that in a loop from holding the request. */
-#define LOCK_TRIES 16
+/* Times that the condition is looked at anew because the file was replaced meanwhile. Stops somebody
+ * who does that in a loop from holding the request. */
+#define CONDITION_TRIES 16
 
 struct file_writer {
     struct tree *tree;
     const struct place *place;
     struct file_write_options options;
-    uint64_t existing; /* the node that was found there, 0: none */
     uint64_t node;
     uint64_t handle;
-    char name[sizeof PASSING_PREFIX + 16]; /* "": of the file itself, or not there any more */
     struct buffer pending;
     uint64_t offset; /* of what is pending */
     struct upstream_call *calls[WRITE_AHEAD];
     uint32_t sizes[WRITE_AHEAD];
     size_t first, count;
-    uint64_t lock_handle; /* of what is replaced; 0: not open */
-    uint64_t lock_node;
 };
 
 bool file_name_is_passing(const char *name)
@@ -86,18 +80,10 @@ static int create(struct file_writer *w, const char *name, uint32_t flags, uint3
     return r < 0 ? failure_set(f, r, "out of memory") : 0;
 }
 
-static int create_beside(struct file_writer *w, struct failure *f)
+static int create_unnamed(struct file_writer *w, struct failure *f)
 {
-    uint64_t number;
-    char name[sizeof w->name];
-    if (getrandom(&number, sizeof number, 0) != sizeof number)
-        return failure_set(f, -EIO, "no random number");
-    (void)snprintf(name, sizeof name, PASSING_PREFIX "%016" PRIx64, number);
     uint32_t mode = w->place->node ? w->place->attr.mode & 0777 : w->options.mode;
-    int r = create(w, name, WIRE_OPEN_EXCLUSIVE, mode, f);
-    if (r == 0)
-        (void)snprintf(w->name, sizeof w->name, "%s", name);
-    return r;
+    return create(w, w->place->name, WIRE_OPEN_UNNAMED, mode, f);
 }
 
 static int open_to_append(struct file_writer *w, struct failure *f)
@@ -127,7 +113,7 @@ int file_create(struct tree *t, const struct place *p, const struct file_write_o
     w->options = *options;
     int r = check_place(w, ret_failure);
     if (r == 0)
-        r = options->append ? open_to_append(w, ret_failure) : create_beside(w, ret_failure);
+        r = options->append ? open_to_append(w, ret_failure) : create_unnamed(w, ret_failure);
     if (r < 0)
         return r;
     *ret = take_ptr(w);
@@ -203,12 +189,13 @@ int file_write(struct file_writer *w, struct bytes data, struct failure *ret_fai
 
 /* --- the end --------------------------------------------------------------------------------- */
 
-static void release(struct file_writer *w, uint64_t *handle)
+static void release(struct file_writer *w)
 {
-    const struct wire_message m = {.type = WIRE_RELEASE, .release.handle = *handle};
-    if (*handle)
-        (void)upstream_notify(tree_upstream(w->tree), &m);
-    *handle = 0;
+    const struct wire_message m = {.type = WIRE_RELEASE, .release.handle = w->handle};
+    if (!w->handle)
+        return;
+    (void)upstream_notify(tree_upstream(w->tree), &m);
+    upstream_flush(tree_upstream(w->tree));
 }
 
 static int simple_call(struct file_writer *w, const struct wire_message *m, struct failure *f)
@@ -237,102 +224,44 @@ static int look_again(struct file_writer *w, uint64_t *ret_node, struct wire_att
     return r < 0 ? failure_set(f, r, "out of memory") : 0;
 }
 
-static int lock(struct file_writer *w, uint64_t node, struct failure *f)
+/* expected: what is replaced; NULL: whatever is there. */
+static int put_in_place(struct file_writer *w, const struct wire_attr *expected, uint32_t flags,
+                        struct wire_attr *ret, struct failure *f)
 {
     _cleanup_frame_ struct wire_frame *reply = NULL;
-    struct wire_frame *none = NULL;
-    struct upstream_call *call;
-    struct wire_message m = {.type = WIRE_OPEN, .open = {.node = node, .flags = WIRE_OPEN_READ}};
+    const struct wire_message m = {
+        .type = WIRE_PLACE,
+        .place = {.handle = w->handle,
+                  .parent = w->place->directory,
+                  .flags = flags,
+                  .expected_ino = expected ? expected->ino : 0,
+                  .expected_generation = expected ? expected->generation : 0,
+                  .expected_version = expected ? expected->version : 0,
+                  .name = bytes_of_string(w->place->name)}};
     int r = tree_call(w->tree, &m, &reply, f);
-    if (r < 0)
-        return r;
-    w->lock_handle = reply->message.opened.handle;
-    w->lock_node = node;
-    m = (struct wire_message){.type = WIRE_LOCK_SET,
-                              .lock_set = {.node = node,
-                                           .handle = w->lock_handle,
-                                           .owner = 1,
-                                           .end = WIRE_LOCK_END,
-                                           .type = WIRE_LOCK_WRITE,
-                                           .flags = WIRE_LOCK_FLOCK | WIRE_LOCK_WAIT}};
-    r = upstream_start(tree_upstream(w->tree), &m, &call);
-    if (r < 0)
-        return failure_set(f, r, "%s", strerror(-r));
-    r = upstream_next(call, FILE_LOCK_MS, &none);
-    if (r < 0) {
-        upstream_drop(call, 0);
-        return r == -EAGAIN ? failure_set(f, -EBUSY, "the file is locked by a program")
-                            : failure_set(f, r, "%s", strerror(-r));
-    }
-    wire_frame_free(take_ptr(reply));
-    return upstream_finish(call, &reply, f);
+    if (r == 0)
+        *ret = reply->message.attrs.attr;
+    return r;
 }
 
-static void unlock(struct file_writer *w)
+/* In place of what the condition is found to hold of, or nothing is done. */
+static int put_if_met(struct file_writer *w, struct wire_attr *ret, bool *ret_made,
+                      struct failure *f)
 {
-    if (!w->lock_handle)
-        return;
-    const struct wire_message m = {.type = WIRE_LOCK_SET,
-                                   .lock_set = {.node = w->lock_node,
-                                                .owner = 1,
-                                                .end = WIRE_LOCK_END,
-                                                .type = WIRE_LOCK_NONE,
-                                                .flags = WIRE_LOCK_FLOCK}};
-    struct upstream_call *call;
-    if (upstream_start(tree_upstream(w->tree), &m, &call) == 0)
-        upstream_drop(call, 0);
-    release(w, &w->lock_handle);
-}
-
-/* Looks whether the condition holds of what is there now, and keeps others who ask that from
- * replacing it until unlock: whoever does holds the lock of the file that is replaced. Gateways
- * have no memory in common, and this works between them. */
-static int check_again(struct file_writer *w, bool *ret_absent, struct failure *f)
-{
-    for (int i = 0; i < LOCK_TRIES; i++) {
-        uint64_t node, locked;
+    for (int i = 0; i < CONDITION_TRIES; i++) {
+        uint64_t node;
         struct wire_attr attr;
         int r = look_again(w, &node, &attr, f);
         if (r < 0)
             return r;
-        *ret_absent = node == 0;
         if (!condition_holds(w, node ? &attr : NULL))
             return unmet(f);
-        if (node == 0)
-            return 0;
-        locked = node;
-        r = lock(w, locked, f);
-        if (r == 0)
-            r = look_again(w, &node, &attr, f);
-        if (r < 0)
+        r = put_in_place(w, node ? &attr : NULL, node ? 0 : RENAME_NOREPLACE, ret, f);
+        *ret_made = node == 0;
+        if (r != -EREMCHG && !(r == -EEXIST && node == 0))
             return r;
-        if (node == locked)
-            return condition_holds(w, &attr) ? 0 : unmet(f);
-        unlock(w);
     }
     return failure_set(f, -EBUSY, "the file is replaced again and again");
-}
-
-static int put_in_place(struct file_writer *w, bool *ret_made, struct failure *f)
-{
-    bool exclusive = false;
-    int r = w->options.condition ? check_again(w, &exclusive, f) : 0;
-    if (r < 0)
-        return r;
-    const struct wire_message m = {.type = WIRE_RENAME,
-                                   .rename = {.parent = w->place->directory,
-                                              .new_parent = w->place->directory,
-                                              .flags = exclusive ? RENAME_NOREPLACE : 0,
-                                              .name = bytes_of_string(w->name),
-                                              .new_name = bytes_of_string(w->place->name)}};
-    r = simple_call(w, &m, f);
-    if (r == -EEXIST && exclusive)
-        return unmet(f);
-    if (r < 0)
-        return r;
-    w->name[0] = '\0';
-    *ret_made = w->options.condition ? exclusive : w->place->node == 0;
-    return 0;
 }
 
 static int take_attr(struct file_writer *w, struct wire_attr *ret, struct failure *f)
@@ -346,39 +275,28 @@ static int take_attr(struct file_writer *w, struct wire_attr *ret, struct failur
     return r;
 }
 
-int file_commit(struct file_writer *w, struct wire_attr *ret, bool *ret_made,
+int file_commit(struct file_writer *w, struct wire_attr *ret, bool *ret_made, bool *ret_placed,
                 struct failure *ret_failure)
 {
     const struct wire_message fsync = {.type = WIRE_FSYNC, .fsync.handle = w->handle};
     const struct wire_message flush = {.type = WIRE_FLUSH, .flush.handle = w->handle};
-    bool made = w->place->node == 0;
+    *ret_placed = w->options.append;
+    *ret_made = w->place->node == 0;
     int r = send_pending(w, ret_failure);
     if (r == 0)
         r = finish_all(w, ret_failure);
     if (r == 0 && !w->options.lazy)
         r = simple_call(w, &fsync, ret_failure);
-    if (r == 0 && !w->options.append)
-        r = put_in_place(w, &made, ret_failure);
+    if (r == 0 && !w->options.append) {
+        r = w->options.condition ? put_if_met(w, ret, ret_made, ret_failure)
+                                 : put_in_place(w, NULL, 0, ret, ret_failure);
+        *ret_placed = r == 0 || upstream_is_lost(tree_upstream(w->tree));
+    }
     if (r == 0)
         r = simple_call(w, &flush, ret_failure);
-    if (r == 0)
+    if (r == 0 && w->options.append)
         r = take_attr(w, ret, ret_failure);
-    if (r == 0)
-        *ret_made = made;
     return r;
-}
-
-/* Waited for, though the caller may have hung up: otherwise it may never be sent. */
-static void remove_passing(struct file_writer *w)
-{
-    struct failure ignored;
-    const struct wire_message m = {
-        .type = WIRE_UNLINK,
-        .unlink = {.parent = w->place->directory, .name = bytes_of_string(w->name)}};
-    if (!w->name[0])
-        return;
-    (void)upstream_set_caller(tree_upstream(w->tree), -1);
-    (void)simple_call(w, &m, &ignored);
 }
 
 void file_writer_free(struct file_writer *w)
@@ -389,9 +307,7 @@ void file_writer_free(struct file_writer *w)
         upstream_drop(w->calls[w->first], 0);
         w->first = (w->first + 1) % WRITE_AHEAD;
     }
-    release(w, &w->handle);
-    unlock(w);
-    remove_passing(w);
+    release(w); /* what has no name yet is gone with it */
     buffer_release(&w->pending);
     free(w);
 }

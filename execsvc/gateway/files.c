@@ -287,7 +287,7 @@ int files_remove(struct exchange *x, struct failure *f)
         r = files_place(x, t, 0, &p, f);
     if (r < 0)
         return r;
-    r = file_remove(t, &p, recursive, &removed, f);
+    r = file_remove(t, &p, recursive, NULL, &removed, f);
     if (removed > 0)
         exchange_set_effect(x, r < 0 ? EXCHANGE_EFFECT_UNKNOWN : EXCHANGE_EFFECT_DONE);
     if (r == 0)

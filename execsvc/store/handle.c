@@ -1,5 +1,7 @@
 #include "store/handle.h"
 
+#include "store/unnamed.h"
+
 int handle_reserve(struct file_session *session)
 {
     struct store *store = session->store;
@@ -84,13 +86,15 @@ int handle_get(struct file_session *session, uint64_t number, struct handle **re
 }
 
 /* *ret_fd: to be closed when store.lock has been let go, since closing a deleted file frees its
- * blocks; -1: still in use. */
-static void unref_locked(struct handle *handle, int *ret_fd)
+ * blocks; -1: still in use. *ret_unnamed: likewise to be dropped. */
+static void unref_locked(struct handle *handle, int *ret_fd, struct unnamed **ret_unnamed)
 {
     *ret_fd = -1;
+    *ret_unnamed = NULL;
     if (--handle->refs > 0)
         return;
     struct node *node = handle->node;
+    *ret_unnamed = handle->unnamed;
     *(handle->before ? &handle->before->after : &node->handles) = handle->after;
     if (handle->after)
         handle->after->before = handle->before;
@@ -111,21 +115,25 @@ void handle_unref(struct handle *handle)
 {
     struct store *store = handle->node->workspace->store;
     _cleanup_close_ int fd = -1;
+    struct unnamed *unnamed;
     store_lock(store);
-    unref_locked(handle, &fd);
+    unref_locked(handle, &fd, &unnamed);
     store_unlock(store);
+    unnamed_drop(unnamed);
 }
 
 void handle_release(struct file_session *session, uint64_t number)
 {
     struct store *store = session->store;
     _cleanup_close_ int fd = -1;
+    struct unnamed *unnamed = NULL;
     store_lock(store);
     struct handle *handle = table_take(&session->handles, number);
     if (handle) {
         session->handle_count--;
         store->handle_count--;
-        unref_locked(handle, &fd);
+        unref_locked(handle, &fd, &unnamed);
     }
     store_unlock(store);
+    unnamed_drop(unnamed);
 }

@@ -11,6 +11,7 @@ struct handle {
     struct handle *before, *after; /* in node->handles */
     bool directory;
     bool writable;
+    struct unnamed *unnamed; /* of a file that has no name yet (unnamed.h), else NULL */
     /* Negative errno of the last write or new size through it when that was not made whole, else 0.
      * Changes through one handle are carried out one after the other. */
     int failed;

@@ -521,6 +521,19 @@ static struct wire_time wire_time_of(const struct statx_timestamp *t)
     return (struct wire_time){.sec = t->tv_sec, .nsec = t->tv_nsec};
 }
 
+int node_identity(const struct node *node, const struct statx *stx, uint64_t *ret_ino,
+                  uint64_t *ret_generation, uint64_t *ret_version)
+{
+    const struct workspace *workspace = node->workspace;
+    const struct wire_attr attr = {.size = stx->stx_size,
+                                   .mtime = wire_time_of(&stx->stx_mtime),
+                                   .ctime = wire_time_of(&stx->stx_ctime)};
+    *ret_generation = node->generation;
+    *ret_version = wire_attr_version(&attr);
+    return inode_number(workspace->store->numbers, workspace->slot, workspace->device, node->device,
+                        node->ino, ret_ino);
+}
+
 int node_attr(struct node *node, const struct statx *stx, struct wire_attr *ret)
 {
     struct workspace *workspace = node->workspace;

@@ -112,5 +112,9 @@ int node_generation(struct workspace *workspace, int dir_fd, const char *name,
 /* True when stx is of this node's file, but for the generation. */
 bool node_matches(const struct node *node, const struct statx *stx);
 
+/* What tells this content of the file from others: of node_attr, which never waits. */
+int node_identity(const struct node *node, const struct statx *stx, uint64_t *ret_ino,
+                  uint64_t *ret_generation, uint64_t *ret_version);
+
 /* The node's number, ino, generation and the rest of stx as clients get it. */
 int node_attr(struct node *node, const struct statx *stx, struct wire_attr *ret);

@@ -33,6 +33,7 @@ static operation_function *const file_operations[] = {
     ROW(UNLINK, unlink),
     ROW(RMDIR, rmdir),
     ROW(RENAME, rename),
+    ROW(PLACE, place),
     ROW(OPEN, open),
     ROW(CREATE, create),
     ROW(READ, read),

@@ -30,6 +30,8 @@ OPERATION(link);
 OPERATION(unlink);
 OPERATION(rmdir);
 OPERATION(rename);
+/* ops_place.c */
+OPERATION(place);
 /* ops_attr.c */
 OPERATION(getattr);
 OPERATION(setattr);
@@ -80,6 +82,15 @@ int place_open(struct file_session *session, uint64_t parent, struct bytes name,
 void place_close(struct place *place);
 #define _cleanup_place_ _cleanup_(place_close)
 #define PLACE_NONE ((struct place){.grip.fd = -1})
+
+/* What a client expects at a place; ino 0: anything, or nothing. */
+struct expectation {
+    uint64_t ino, generation, version;
+};
+
+/* 0, or -EREMCHG. The caller holds the workspace's renames for writing, so that it stays true of
+ * all that is done by way of this service until that is let go. */
+int place_check(const struct place *place, const struct expectation *expected);
 
 /* Attributes of the directory as it is now; ino 0: they are not to be had. */
 void place_attr(const struct place *place, struct wire_attr *ret);

@@ -304,8 +304,37 @@ OPERATION(link)
 
 /* --- removing and renaming ------------------------------------------------------- */
 
+int place_check(const struct place *place, const struct expectation *expected)
+{
+    _cleanup_node_ struct node *node = NULL;
+    struct statx stx;
+    struct expectation found;
+    if (expected->ino == 0)
+        return 0;
+    if (node_find_at(place->dir, place->grip.fd, place->name, &node) < 0 ||
+        statx(place->grip.fd, place->name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &stx) < 0 ||
+        node_identity(node, &stx, &found.ino, &found.generation, &found.version) < 0)
+        return -EREMCHG;
+    return found.ino == expected->ino && found.generation == expected->generation &&
+                   found.version == expected->version
+               ? 0
+               : -EREMCHG;
+}
+
+static int unlink_expected(const struct place *place, const struct expectation *expected, int flags)
+{
+    pthread_rwlock_t *renames = &place->dir->workspace->renames;
+    /* Who expects something keeps everybody out, others only those. */
+    (void)(expected->ino ? pthread_rwlock_wrlock(renames) : pthread_rwlock_rdlock(renames));
+    int r = place_check(place, expected);
+    if (r == 0 && unlinkat(place->grip.fd, place->name, flags) < 0)
+        r = -errno;
+    (void)pthread_rwlock_unlock(renames);
+    return r;
+}
+
 static int remove_name(struct file_session *session, uint64_t parent, struct bytes name, int flags,
-                       struct reply *ret)
+                       const struct expectation *expected, struct reply *ret)
 {
     _cleanup_place_ struct place place = PLACE_NONE;
     int r = place_open(session, parent, name, &place);
@@ -315,8 +344,9 @@ static int remove_name(struct file_session *session, uint64_t parent, struct byt
         return -ENOENT;
     if (!(flags & AT_REMOVEDIR))
         grip_keep_removed(place.dir->workspace, place.grip.fd, place.name);
-    if (unlinkat(place.grip.fd, place.name, flags) < 0)
-        return -errno;
+    r = unlink_expected(&place, expected, flags);
+    if (r < 0)
+        return r;
     ret->message = (struct wire_message){.type = WIRE_REMOVED};
     place_attr(&place, &ret->message.removed.directory);
     return 0;
@@ -324,12 +354,16 @@ static int remove_name(struct file_session *session, uint64_t parent, struct byt
 
 OPERATION(unlink)
 {
-    return remove_name(session, m->unlink.parent, m->unlink.name, 0, ret);
+    const struct expectation expected = {.ino = m->unlink.expected_ino,
+                                         .generation = m->unlink.expected_generation,
+                                         .version = m->unlink.expected_version};
+    return remove_name(session, m->unlink.parent, m->unlink.name, 0, &expected, ret);
 }
 
 OPERATION(rmdir)
 {
-    return remove_name(session, m->rmdir.parent, m->rmdir.name, AT_REMOVEDIR, ret);
+    const struct expectation any = {0};
+    return remove_name(session, m->rmdir.parent, m->rmdir.name, AT_REMOVEDIR, &any, ret);
 }
 
 /* Attributes of what is at place, if the session holds its node. */

@@ -1,6 +1,7 @@
 #include "store/changes.h"
 #include "store/creator.h"
 #include "store/ops.h"
+#include "store/unnamed.h"
 #include "store/writers.h"
 
 #include <fcntl.h>
@@ -276,14 +277,50 @@ static int create_existing(struct file_session *session, const struct place *pla
     return r == -ELOOP || r == -ENXIO ? -ESTALE : r;
 }
 
+/* A file that has no name yet, made as `place` would have it. */
+static int create_unnamed(struct file_session *session, const struct place *place,
+                          const struct wire_create *create, struct wire_created *ret)
+{
+    if (!node_room(session))
+        return -ENFILE;
+    int r = handle_reserve(session);
+    if (r < 0)
+        return r;
+    struct statx stx;
+    struct unnamed *unnamed = NULL;
+    _cleanup_node_ struct node *node = NULL;
+    _cleanup_handle_ struct handle *handle = NULL;
+    _cleanup_close_ int fd = -1;
+    _cleanup_creator_ struct creator creator = {0};
+    r = creator_enter(create->make, create->uid, create->gid, &creator);
+    if (r == 0)
+        r = unnamed_make(place, create->mode & 07777, &fd, &unnamed);
+    creator_leave(&creator);
+    if (r == 0)
+        r = enter_made(session, place, fd, &stx, &node);
+    if (r == 0) {
+        r = open_made(session, node, create->flags, &stx, &fd, ret);
+        if (r < 0)
+            node_forget(session, node->number, 1);
+    }
+    if (r < 0)
+        handle_unreserve(session);
+    else if (handle_get(session, ret->handle, &handle) == 0)
+        handle->unnamed = take_ptr(unnamed);
+    unnamed_drop(unnamed);
+    return r;
+}
+
 OPERATION(create)
 {
     uint32_t wire = m->create.flags;
     int flags;
-    int r = open_flags(wire, &flags);
+    int r = open_flags(wire & ~(uint32_t)WIRE_OPEN_UNNAMED, &flags);
     if (r < 0)
         return r;
     if (wire & WIRE_OPEN_DIRECTORY)
+        return -EINVAL;
+    if ((wire & WIRE_OPEN_UNNAMED) && !(wire & WIRE_OPEN_WRITE))
         return -EINVAL;
     _cleanup_place_ struct place place = PLACE_NONE;
     r = place_open(session, m->create.parent, m->create.name, &place);
@@ -292,6 +329,8 @@ OPERATION(create)
     if (place.hidden || place.hidden_file)
         return -EPERM;
     ret->message = (struct wire_message){.type = WIRE_CREATED};
+    if (wire & WIRE_OPEN_UNNAMED)
+        return create_unnamed(session, &place, &m->create, &ret->message.created);
     for (int tries = 1;; tries++) {
         r = create_new(session, &place, &m->create, flags, &ret->message.created);
         if (r != -EEXIST || (wire & WIRE_OPEN_EXCLUSIVE))

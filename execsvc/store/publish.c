@@ -53,11 +53,14 @@ void publish_before(struct file_session *session, const struct wire_message *m,
                     struct publication *ret)
 {
     *ret = (struct publication){0};
-    if ((m->type != WIRE_UNLINK && m->type != WIRE_RENAME) || !others_listen(session))
+    const bool replaces =
+        m->type == WIRE_UNLINK || m->type == WIRE_RENAME || m->type == WIRE_PLACE;
+    if (!replaces || !others_listen(session))
         return;
-    ret->victim = m->type == WIRE_UNLINK
-                      ? node_at(session, m->unlink.parent, m->unlink.name)
-                      : node_at(session, m->rename.new_parent, m->rename.new_name);
+    ret->victim =
+        m->type == WIRE_UNLINK   ? node_at(session, m->unlink.parent, m->unlink.name)
+        : m->type == WIRE_RENAME ? node_at(session, m->rename.new_parent, m->rename.new_name)
+                                 : node_at(session, m->place.parent, m->place.name);
 }
 
 static void note_moved(struct file_session *session, uint64_t parent, struct bytes name)
@@ -81,7 +84,12 @@ static void publish_names(struct file_session *session, const struct wire_messag
         note_node(session, m->symlink.parent, WIRE_CHANGE_NAME, m->symlink.name);
         break;
     case WIRE_CREATE:
-        note_node(session, m->create.parent, WIRE_CHANGE_NAME, m->create.name);
+        if (!(m->create.flags & WIRE_OPEN_UNNAMED))
+            note_node(session, m->create.parent, WIRE_CHANGE_NAME, m->create.name);
+        break;
+    case WIRE_PLACE:
+        note_node(session, m->place.parent, WIRE_CHANGE_NAME, m->place.name);
+        note_moved(session, m->place.parent, m->place.name);
         break;
     case WIRE_LINK:
         note_node(session, m->link.parent, WIRE_CHANGE_NAME, m->link.name);

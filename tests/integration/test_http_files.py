@@ -1,16 +1,17 @@
 """Files over HTTP: content with ranges and conditions, names, listings."""
 
-import fcntl
 import hashlib
 import os
 import signal
 import socket
 import threading
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from lib.harness import wait_until
+from lib.processes import children_of
 from lib.web import Web
 
 ID = "T/files:1"
@@ -172,14 +173,34 @@ def test_of_those_who_put_with_the_same_tag_one_wins(web, tree):
     assert len(set((tree / "counter").read_bytes())) == 1 and os.listdir(tree) == ["counter"]
 
 
-def test_a_program_that_has_locked_the_file(web, tree, run):
-    """A conditional PUT waits for it; one without a condition does not ask."""
-    tag = web.ask("PUT", "/files/f", b"1").fields["etag"]
-    with open(tree / "f") as f:
-        fcntl.flock(f, fcntl.LOCK_EX)
-        problem(web.ask("PUT", "/files/f", b"2", If_Match=tag), 409, "EBUSY")
-        assert (tree / "f").read_bytes() == b"1"
-    assert web.ask("PUT", "/files/f", b"2", If_Match=tag).status == 200
+def test_a_condition_holds_against_those_who_have_none(web, tree, start_mount):
+    """A writer, remover or mover without a condition, by HTTP or a mount, is never undone by a PUT with
+    one: of both that said they did it, the later is seen."""
+    mount = start_mount(workspace=ID)
+    (tree / "other").write_bytes(b"other")
+
+    def rename():
+        (mount.path / "new").write_bytes(b"mine")
+        os.rename(mount.path / "new", mount.path / "f")
+
+    with web.another() as other, web.another() as conditional:
+        ways = [(b"mine", lambda: other.ask("PUT", "/files/f", b"mine")),
+                (None, lambda: other.ask("DELETE", "/files/f")),
+                (None, lambda: os.unlink(mount.path / "f")),
+                (b"mine", rename),
+                (None, lambda: other.ask("POST", "/move", {"from": "f", "to": "gone", "replace": True}))]
+        for i in range(100):
+            left, way = ways[i % len(ways)]
+            tag = web.ask("PUT", "/files/f", b"base%d" % i).fields["etag"]
+            thread = threading.Thread(target=way)
+            thread.start()
+            status = conditional.ask("PUT", "/files/f", b"conditional", If_Match=tag).status
+            thread.join()
+            assert status in (200, 412), status
+            got = web.ask("GET", "/files/f")
+            content = got.body if got.status == 200 else None
+            if status == 412 or content != left:
+                assert content == left, (i, status, got)
 
 
 def test_links_stay_in_the_workspace(web, tree, service):
@@ -292,17 +313,33 @@ def test_listing(web, tree):
     problem(web.ask("GET", "/list/?depth=3&limit=10"), 413, "EMSGSIZE")
 
 
-def test_an_upload_that_is_cut_leaves_nothing(web, tree, service):
+@pytest.mark.parametrize("reset", [False, True])
+def test_an_upload_that_is_cut_leaves_nothing(web, tree, service, reset):
+    """Nor has it a name while it comes, which whoever is killed would leave."""
     web.ask("PUT", "/files/f", b"before")
     with socket.socket(socket.AF_UNIX) as s:
         s.connect(service.url[5:])
         s.sendall(f"PUT {web.target('/files/f')} HTTP/1.1\r\nHost: x\r\nContent-Length: 5000000\r\n\r\n".encode())
         s.sendall(bytes(2000000))
-        wait_until(lambda: len(os.listdir(tree)) == 2, what="the file that is being written")
-        # Nobody is shown it.
-        assert [entry["name"] for entry in web.ask("GET", "/list/").json["entries"]] == ["f"]
-    wait_until(lambda: os.listdir(tree) == ["f"], what="its removal")
-    assert (tree / "f").read_bytes() == b"before"
+        wait_until(lambda: any("(deleted)" in name and str(tree) in name for name in open_files(service.pid)),
+                   what="the file that is being written")
+        assert os.listdir(tree) == ["f"]
+        if reset:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    wait_until(lambda: not any("(deleted)" in name and str(tree) in name for name in open_files(service.pid)),
+               what="its removal")
+    assert os.listdir(tree) == ["f"] and (tree / "f").read_bytes() == b"before"
+
+
+def open_files(pid):
+    names = []
+    for process in [pid, *map(int, children_of(pid))]:
+        for link in Path(f"/proc/{process}/fd").glob("*"):
+            try:
+                names.append(os.readlink(link))
+            except OSError:
+                pass
+    return names
 
 
 def test_a_reader_has_one_version(web, tree):

@@ -236,6 +236,30 @@ static void on_rename(struct race_scene *s)
                                 .new_name = pick(s, "moved", buffer)}});
 }
 
+static void on_place(struct race_scene *s)
+{
+    char buffer[32];
+    const struct wire_message create = {.type = WIRE_CREATE,
+                                        .create = {.parent = s->e,
+                                                   .flags = RW | WIRE_OPEN_UNNAMED,
+                                                   .mode = 0666,
+                                                   .name = bytes_of_string("victim")}};
+    if (ask(s, &create) < 0)
+        return;
+    uint64_t node = s->f->reply.message.created.node;
+    uint64_t handle = s->f->reply.message.created.handle;
+    assert_true(t_write(s->f, handle, 0, "by the client") > 0);
+    (void)ask(s, &(struct wire_message){
+                     .type = WIRE_PLACE,
+                     .place = {.handle = handle,
+                               .parent = s->round % 3 ? s->e : s->d,
+                               .flags = s->round % 2 ? 0 : RENAME_NOREPLACE,
+                               .name = s->round % 2 ? pick(s, "placed", buffer)
+                                                    : bytes_of_string("victim")}});
+    t_release(s->f, handle);
+    t_forget(s->f, node, 1);
+}
+
 /* 0: refused. */
 static uint64_t open_target(struct race_scene *s, uint64_t node, uint32_t flags)
 {
@@ -519,6 +543,7 @@ static const struct attack {
     {WIRE_UNLINK, on_unlink, 0},
     {WIRE_RMDIR, on_rmdir, 0},
     {WIRE_RENAME, on_rename, 0},
+    {WIRE_PLACE, on_place, 0},
     {WIRE_OPEN, on_open, 0},
     {WIRE_CREATE, on_create, 0},
     {WIRE_READ, on_read, NEEDS_HANDLE},
