@@ -37,7 +37,8 @@ static int check_request(const struct wire_workspace_set *q, struct failure *f)
     return 0;
 }
 
-static int set_labels(struct meta *meta, const struct wire_workspace_set *q, struct failure *f)
+static int set_labels(struct meta *meta, const struct wire_workspace_set *q, bool *changed,
+                      struct failure *f)
 {
     char *labels = NULL;
     int r = 0;
@@ -47,28 +48,41 @@ static int set_labels(struct meta *meta, const struct wire_workspace_set *q, str
         r = labels_merge(meta->labels, q->labels, &labels, f);
     if (r < 0 || !labels)
         return r;
+    *changed = strcmp(meta->labels, labels) != 0;
     free(meta->labels);
     meta->labels = labels;
     return 0;
 }
 
-/* Makes of meta what it is to be. */
-static int change(struct meta *meta, const struct wire_workspace_set *q, struct failure *f)
+/* Makes of meta what it is to be. The revision is another one only when that is something else:
+ * who compares it would be told of a change that was none. */
+static int change(struct meta *meta, const struct wire_workspace_set *q, bool *ret_changed,
+                  struct failure *f)
 {
+    *ret_changed = false;
     if (q->revision != 0 && q->revision != meta->revision)
         return failure_set(f, -EREMCHG,
                            "the workspace was changed meanwhile: it has revision %llu, not %llu",
                            (unsigned long long)meta->revision, (unsigned long long)q->revision);
-    int r = set_labels(meta, q, f);
+    bool changed = false;
+    int r = set_labels(meta, q, &changed, f);
     if (r < 0)
         return r;
-    if (q->valid & WIRE_WORKSPACE_SET_TTL)
-        meta->expires_ms = q->ttl_ms ? now_ms() + q->ttl_ms : 0;
-    if (q->valid & WIRE_WORKSPACE_SET_IDLE)
+    uint64_t expires_ms = q->ttl_ms ? now_ms() + q->ttl_ms : 0;
+    if (q->valid & WIRE_WORKSPACE_SET_TTL) {
+        changed |= meta->expires_ms != expires_ms;
+        meta->expires_ms = expires_ms;
+    }
+    if (q->valid & WIRE_WORKSPACE_SET_IDLE) {
+        changed |= meta->idle_ms != q->idle_ms;
         meta->idle_ms = q->idle_ms;
-    if (q->valid & WIRE_WORKSPACE_SET_STATE)
+    }
+    if (q->valid & WIRE_WORKSPACE_SET_STATE) {
+        changed |= meta->state != (enum wire_workspace_state)q->state;
         meta->state = (enum wire_workspace_state)q->state;
-    meta->revision++;
+    }
+    meta->revision += changed;
+    *ret_changed = changed;
     return 0;
 }
 
@@ -80,12 +94,13 @@ static int set_locked(struct workspace *w, const struct wire_workspace_set *q, s
         openat(store->workspaces_fd, w->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return -errno;
+    bool changed = false;
     int r = meta_read(fd, &meta);
     if (r == 0)
-        r = change(&meta, q, f);
-    if (r == 0)
+        r = change(&meta, q, &changed, f);
+    if (r == 0 && changed)
         r = meta_write(fd, &meta);
-    if (r < 0)
+    if (r < 0 || !changed)
         return r;
     /* The new file's time is that of now, and the workspace is in use. */
     (void)meta_set_used(fd, now_ms() + INDEX_AHEAD_MS);
@@ -137,7 +152,8 @@ int store_check_set(struct store *store, const struct wire_workspace_set *q,
     (void)pthread_rwlock_unlock(&store->names);
     if (r == 0 && id && !bytes_equal(*id, bytes_of(meta.thread_id, meta.thread_id_len)))
         r = -ENOENT;
-    return r < 0 ? r : change(&meta, q, ret_failure);
+    bool changed;
+    return r < 0 ? r : change(&meta, q, &changed, ret_failure);
 }
 
 /* --- ending ---------------------------------------------------------------------- */

@@ -140,6 +140,39 @@ static void assert_labels(struct fixture *f, const char *labels)
         fail_msg("%.*s", (int)told(f)->labels.len, (const char *)told(f)->labels.data);
 }
 
+/* The revision and the file are as they were when nothing is another thing. */
+static void test_set_the_same(void **state)
+{
+    struct fixture *f = *state;
+    struct stat before, after;
+    assert_int_equal(create(f, "w", "{\"b\":\"2\",\"a\":\"1\"}", 0, 5000000), 0);
+    char *path = NULL;
+    assert_true(asprintf(&path, "%s/workspaces/w/meta.json", f->root) > 0);
+    assert_int_equal(stat(path, &before), 0);
+    const struct wire_workspace_set same[] = {
+        {.valid = WIRE_WORKSPACE_SET_LABELS,
+         .labels = bytes_of_string("{\"a\":\"1\",\"b\":\"2\"}")},
+        {.valid = WIRE_WORKSPACE_SET_MERGE, .labels = bytes_of_string("{\"a\":\"1\",\"x\":null}")},
+        {.valid = WIRE_WORKSPACE_SET_STATE, .state = WIRE_WORKSPACE_RUNNING},
+        {.valid = WIRE_WORKSPACE_SET_TTL | WIRE_WORKSPACE_SET_IDLE, .idle_ms = 5000000}};
+    for (size_t i = 0; i < ARRAY_SIZE(same); i++) {
+        assert_int_equal(set(f, same[i]), 0);
+        assert_int_equal(told(f)->revision, 1);
+        assert_int_equal(stat(path, &after), 0);
+        assert_int_equal(after.st_ino, before.st_ino);
+    }
+    /* One of two is enough. */
+    const struct wire_workspace_set one = {.valid =
+                                               WIRE_WORKSPACE_SET_STATE | WIRE_WORKSPACE_SET_IDLE,
+                                           .state = WIRE_WORKSPACE_RUNNING,
+                                           .idle_ms = 5000001};
+    assert_int_equal(set(f, one), 0);
+    assert_int_equal(told(f)->revision, 2);
+    assert_int_equal(stat(path, &after), 0);
+    assert_int_not_equal(after.st_ino, before.st_ino);
+    free(path);
+}
+
 static void test_set(void **state)
 {
     struct fixture *f = *state;
@@ -493,6 +526,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_labels_text),
         cmocka_unit_test(test_labels_match),
         T(test_set),
+        T(test_set_the_same),
         T(test_many_at_once),
         T(test_list),
         T(test_first_version),
