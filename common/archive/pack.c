@@ -2,11 +2,31 @@
 
 #include <archive.h>
 #include <archive_entry.h>
+#include <locale.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/stat.h>
 
 /* Bytes given to the sink at a time; a tape's block is of no use to anybody here. */
 #define BLOCK 65536
+
+/* What the library thinks that names are in. It makes UTF-8 of them, as pax has it; what is none it
+ * leaves as it is, and says so in the header (hdrcharset, which not every tar knows). In the "C"
+ * locale that is all that is not ASCII. */
+static locale_t names_locale;
+
+static void find_locale(void)
+{
+    names_locale = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0);
+    if (!names_locale)
+        names_locale = newlocale(LC_CTYPE_MASK, "C", (locale_t)0);
+}
+
+void pack_prepare(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, find_locale);
+}
 
 struct pack {
     struct pack_sink sink;
@@ -62,12 +82,11 @@ int pack_new(enum pack_compression compression, const struct pack_sink *sink, st
     if (!p)
         return -ENOMEM;
     p->sink = *sink;
+    pack_prepare();
     p->archive = archive_write_new();
     p->entry = archive_entry_new();
     if (!p->archive || !p->entry || archive_write_set_format_pax(p->archive) != ARCHIVE_OK ||
         add_filter(p->archive, compression) != ARCHIVE_OK ||
-        /* Names are bytes. */
-        archive_write_set_options(p->archive, "hdrcharset=BINARY") != ARCHIVE_OK ||
         archive_write_set_bytes_per_block(p->archive, BLOCK) != ARCHIVE_OK ||
         archive_write_set_bytes_in_last_block(p->archive, 1) != ARCHIVE_OK ||
         archive_write_open(p->archive, p, NULL, on_write, NULL) != ARCHIVE_OK)
@@ -91,7 +110,10 @@ static int write_header(struct pack *p, struct failure *f)
     if (!p->pending)
         return 0;
     p->pending = false;
-    return archive_write_header(p->archive, p->entry) < ARCHIVE_WARN ? fail(p, f) : 0;
+    locale_t before = uselocale(names_locale);
+    int r = archive_write_header(p->archive, p->entry);
+    (void)uselocale(before);
+    return r < ARCHIVE_WARN ? fail(p, f) : 0;
 }
 
 /* Up to there the file has zeros. */
@@ -126,6 +148,16 @@ static int copy_text(struct bytes text, char ret[WIRE_TREE_PATH_MAX + 1])
     return 0;
 }
 
+/* Of halves of UTF-16 pairs, each in three bytes, the library would make the one character. Names
+ * are bytes: a group that is no text makes it leave all of the header as it is. Nobody has that
+ * group; its number counts. */
+static void keep_bytes(struct archive_entry *entry, const char *name)
+{
+    for (const char *at = name; (at = strchr(at, 0xed)); at++)
+        if ((uint8_t)at[1] >= 0xa0)
+            archive_entry_copy_gname(entry, "\xff");
+}
+
 static int begin_entry(struct pack *p, const struct wire_tree_item *item, struct failure *f)
 {
     static const mode_t types[] = {[WIRE_ITEM_DIRECTORY] = S_IFDIR,
@@ -141,6 +173,7 @@ static int begin_entry(struct pack *p, const struct wire_tree_item *item, struct
         return failure_set(f, -EBADMSG, "what came is no tree");
     struct archive_entry *entry = archive_entry_clear(p->entry);
     archive_entry_copy_pathname(entry, path[0] ? path : ".");
+    keep_bytes(entry, path);
     archive_entry_set_mode(entry, types[item->kind] | (item->mode & 07777));
     archive_entry_set_uid(entry, item->uid);
     archive_entry_set_gid(entry, item->gid);
@@ -148,6 +181,7 @@ static int begin_entry(struct pack *p, const struct wire_tree_item *item, struct
     if (item->kind == WIRE_ITEM_SYMLINK || item->kind == WIRE_ITEM_HARD_LINK) {
         if (copy_text(item->value, text) < 0)
             return failure_set(f, -EBADMSG, "what came is no tree");
+        keep_bytes(entry, text);
         if (item->kind == WIRE_ITEM_SYMLINK)
             archive_entry_copy_symlink(entry, text);
         else

@@ -21,6 +21,10 @@ struct pack_counts {
 
 struct pack;
 
+/* Reads what names that are not ASCII need. pack_new does it too; who will have no files by then
+ * does it before. */
+void pack_prepare(void);
+
 /* -ENOMEM. */
 int pack_new(enum pack_compression compression, const struct pack_sink *sink, struct pack **ret);
 void pack_free(struct pack *p);

@@ -10,6 +10,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
+#include "archive/pack.h"
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "gateway/confine.h"
@@ -209,6 +210,7 @@ int gateway_process_run(const struct gateway_settings *settings, struct failure 
         r = failure_set(ret_failure, -errno, "berthd starts this by itself");
     else if (chdir(settings->root) < 0)
         r = failure_set(ret_failure, -errno, "%s: %s", settings->root, strerror(errno));
+    pack_prepare();
     if (r == 0)
         r = gateway_confine_parent(ret_failure);
     if (r == 0 && (r = serve(g)) < 0)
