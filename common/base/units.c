@@ -13,7 +13,8 @@ bool units_duration(const char *text, double max_s, uint64_t *ret_ms)
     static const struct {
         const char *name;
         double ms;
-    } units[] = {{"", 1000}, {"s", 1000}, {"ms", 1}, {"m", 60e3}, {"h", 3600e3}, {"d", 86400e3}};
+    } units[] = {{"", 1000},    {"s", 1000},    {"ms", 1},         {"m", 60e3},
+                 {"h", 3600e3}, {"d", 86400e3}, {"w", 7 * 86400e3}};
     char *end;
     errno = 0;
     double n = strtod(text, &end);

@@ -12,7 +12,8 @@
 const char create_usage[] =
     "usage: berth create [OPTION…] ID…\n"
     "Makes a workspace for each thread ID and prints the name of its directory. One that\n"
-    "exists is left as it is, and its name is printed too.\n"
+    "exists is left as it is, and its name is printed too, unless an option says what it is to\n"
+    "have: then that is an error.\n"
     "\n"
     "A thread ID is what an agent framework calls a conversation: any bytes, 1 to 1024 of\n"
     "them. Plain ones (letters, digits, '-', '_' and '.') are their own directory names; in\n"
@@ -91,9 +92,19 @@ static int create_one(const struct cli *cli, struct client *client, const char *
     if (r < 0)
         return r;
     struct bytes name = reply->message.workspace.name;
-    (void)printf("%.*s\n", (int)name.len, (const char *)name.data);
+    /* Whoever counts on an end that was not set is to learn of it. */
+    if (!reply->message.workspace.created &&
+        (create->labels.len || create->ttl_ms || create->idle_ms)) {
+        cli_error(cli,
+                  "%s: a workspace of this ID exists, and keeps its labels and its end; see "
+                  "`berth label`, `berth ttl`",
+                  id);
+        r = -EEXIST;
+    } else {
+        (void)printf("%.*s\n", (int)name.len, (const char *)name.data);
+    }
     wire_frame_free(reply);
-    return 0;
+    return r;
 }
 
 static void json_release(json_t **object)

@@ -1,4 +1,5 @@
 #include <string.h>
+#include <strings.h>
 
 #include "cli/cli.h"
 #include "cli/tree_call.h"
@@ -13,7 +14,8 @@ const char export_usage[] =
     "\n"
     "  -s, --snapshot SNAPSHOT  the files that it has kept\n"
     "  -n, --name               ID is a directory name, as `berth ls -q` shows it\n"
-    "  -z, --compress HOW       none, zstd or gzip; without it FILE's name tells (.zst, .gz)\n"
+    "  -z, --compress HOW       none, zstd or gzip; without it FILE's name tells (.zst, .gz). A\n"
+    "                           name of another format (.zip, .xz) is refused\n"
     "\n"
     "Commands that run go on, and what they change meanwhile is as it is found. For files of one\n"
     "moment export a snapshot.\n"
@@ -34,6 +36,22 @@ static const struct option options[] = {
 static bool is_compression(const char *word)
 {
     return strcmp(word, "none") == 0 || strcmp(word, "zstd") == 0 || strcmp(word, "gzip") == 0;
+}
+
+/* What says in its name that it is an archive of another kind, or compressed in another way, and
+ * would be none. */
+static bool claims_other_format(const char *file)
+{
+    static const char *const ends[] = {
+        "zip", "7z",  "rar", "jar",  "cpio", "ar",  "iso", "xz",  "txz", "bz2",     "tbz2", "tbz",
+        "bz",  "lz",  "tlz", "lzma", "lz4",  "lzo", "br",  "cab", "Z",   "taz",     "zipx", "tz2",
+        "tb2", "deb", "rpm", "img",  "lrz",  "sz",  "war", "whl", "xar", "squashfs"};
+    const char *slash = strrchr(file, '/');
+    const char *dot = strrchr(slash ? slash : file, '.');
+    for (size_t i = 0; dot && i < ARRAY_SIZE(ends); i++)
+        if (strcasecmp(dot + 1, ends[i]) == 0)
+            return true;
+    return false;
 }
 
 int cmd_export(struct cli *cli, int argc, char **argv)
@@ -63,6 +81,11 @@ int cmd_export(struct cli *cli, int argc, char **argv)
     const char *file = *rest;
     if (file && rest[1])
         return cli_usage_error(cli, "one file at a time");
+    if (file && claims_other_format(file))
+        return cli_usage_error(cli,
+                               "%s: only tar is written, plain (.tar) or compressed (.tar.zst, "
+                               ".tar.gz)",
+                               file);
     if (id && strlen(id) > (flags ? THREAD_NAME_MAX : THREAD_ID_MAX))
         return cli_usage_error(cli, "%s: too long", id);
     if ((!file || strcmp(file, "-") == 0) && isatty(STDOUT_FILENO))

@@ -34,7 +34,7 @@ const char ttl_usage[] =
     "      --idle TIME    when it has not been used for so long; never: not for that\n"
     "      --json         prints what `berth ls --json` has of the workspace afterwards\n"
     "\n"
-    "TIME is a number of seconds, or has ms, s, m, h or d behind it.\n"
+    "TIME is a number of seconds, or has ms, s, m, h, d or w behind it.\n"
     "\n"
     "Examples\n"
     "  berth ttl demo 7d\n"
@@ -177,8 +177,7 @@ int cmd_label(struct cli *cli, int argc, char **argv)
     bool json = false;
     int option;
     opterr = 0;
-    /* KEY- is no option, wherever it stands. */
-    while ((option = getopt_long(argc, argv, "+:nh", label_options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, ":nh", label_options, NULL)) != -1) {
         if (option == 'n')
             q.flags = WIRE_WORKSPACE_BY_NAME;
         else if (option == OPTION_JSON)

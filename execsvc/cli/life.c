@@ -1,6 +1,7 @@
 #include "cli/life.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/buffer.h"
@@ -26,7 +27,19 @@ bool life_duration(const struct cli *cli, const char *option, const char *text, 
     *ret_ms = 0;
     if (strcmp(text, "never") == 0 || (units_duration(text, LIFE_MAX_S, ret_ms) && *ret_ms > 0))
         return true;
-    (void)cli_usage_error(cli, "%s %s: neither a time (90, 30m, 12h, 7d) nor never", option, text);
+    char *end;
+    double n = strtod(text, &end);
+    if (end == text || n < 0)
+        (void)cli_usage_error(cli, "%s %s: neither a time (90, 30m, 12h, 7d, 1w) nor never", option,
+                              text);
+    else if (n > 0)
+        (void)cli_usage_error(cli, "%s %s: not a time (90, 30m, 12h, 7d, 1w), or more than %d days",
+                              option, text, (int)(LIFE_MAX_S / 86400));
+    else
+        (void)cli_usage_error(cli,
+                              "%s %s: a time is more than 0; never is without an end, and `berth "
+                              "rm` removes at once",
+                              option, text);
     return false;
 }
 

@@ -22,7 +22,7 @@ int cli_need_network(struct cli *cli, struct failure *ret_failure)
     }
     return failure_set(ret_failure, r,
                        "%s, which makes connections over the network and reads archives: %s",
-                       program ? program : PROGRAM_NETWORK, strerror(-r));
+                       program ? program : program_network_place, strerror(-r));
 }
 
 void doctor_check_certificates(struct doctor *d)

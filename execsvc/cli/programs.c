@@ -73,9 +73,37 @@ int program_find(const char *name, char **ret)
     return r == -ENOENT ? search(getenv("PATH"), name, ret) : r;
 }
 
+const char program_network_place[] = BERTH_LIBEXECDIR "/" PROGRAM_NETWORK;
+
+/* How the one installed directory is reached from the other, wherever both were moved to. */
+static int relative(const char *from, const char *to, char ret[PATH_MAX])
+{
+    size_t same = 0, len = 0;
+    for (size_t i = 0; from[i] && from[i] == to[i]; i++)
+        if (from[i] == '/')
+            same = i;
+    ret[0] = '\0';
+    for (const char *at = from + same; at && len + 4 < PATH_MAX; at = strchr(at + 1, '/'))
+        len += (size_t)snprintf(ret + len, PATH_MAX - len, "/..");
+    return snprintf(ret + len, PATH_MAX - len, "%s", to + same) < (int)(PATH_MAX - len)
+               ? 0
+               : -ENAMETOOLONG;
+}
+
 int program_find_network(char **ret)
 {
-    return search_own(BERTH_LIBEXECDIR, PROGRAM_NETWORK, ret);
+    char self[PATH_MAX], way[PATH_MAX];
+    _cleanup_free_ char *directory = NULL;
+    int r = search_own(BERTH_LIBEXECDIR, PROGRAM_NETWORK, ret);
+    ssize_t len = r == -ENOENT ? readlink("/proc/self/exe", self, sizeof self - 1) : -1;
+    if (len <= 0 || relative(BERTH_BINDIR, BERTH_LIBEXECDIR, way) < 0)
+        return r;
+    self[len] = '\0';
+    *strrchr(self, '/') = '\0';
+    if (asprintf(&directory, "%s%s", self, way) < 0)
+        return -ENOMEM;
+    r = try_directory(directory, strlen(directory), PROGRAM_NETWORK, ret);
+    return r > 0 ? 0 : r < 0 ? r : -ENOENT;
 }
 
 static int spawn(const char *path, char *const *argv, int output, pid_t *ret)

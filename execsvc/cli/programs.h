@@ -8,9 +8,11 @@
  * -ENOMEM. */
 int program_find(const char *name, char **ret);
 
-/* The program that connects over the network (cli_need_network): beside this one, or where it was
- * installed. Owned by the caller. -ENOENT, -ENOMEM. */
+/* The program that connects over the network (cli_need_network): beside this one, where it was
+ * installed, or where an installation has it as seen from this one, so that a prefix can be moved.
+ * Owned by the caller. -ENOENT, -ENOMEM. */
 #define PROGRAM_NETWORK "berth-network"
+extern const char program_network_place[]; /* for sentences */
 int program_find_network(char **ret);
 
 /* As program_find, in PATH and the directories of system programs alone. */

@@ -21,9 +21,9 @@ static const char *const repository_variables[] = {"GIT_DIR",
                                                    "GIT_PREFIX",
                                                    "GIT_CEILING_DIRECTORIES"};
 
-/* Runs git in a directory; what it says on standard error is for the user. *ret: its output's first
- * line; NULL: its output is dropped. Its exit status, or a negative errno. */
-static int git(const char *directory, const char *const *words, char **ret)
+/* Runs git in a directory; what it says on standard error is for the user, unless quiet. *ret: its
+ * output's first line; NULL: its output is dropped. Its exit status, or a negative errno. */
+static int git(const char *directory, const char *const *words, bool quiet, char **ret)
 {
     const char *argv[32] = {"git", "-C", directory};
     size_t count = 3;
@@ -40,6 +40,8 @@ static int git(const char *directory, const char *const *words, char **ret)
     (void)posix_spawn_file_actions_init(&actions);
     (void)posix_spawn_file_actions_adddup2(&actions, writes, STDOUT_FILENO);
     (void)posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    if (quiet)
+        (void)posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
     int r = -posix_spawnp(&pid, "git", &actions, NULL, (char *const *)(uintptr_t)argv, environ);
     (void)posix_spawn_file_actions_destroy(&actions);
     close_fd(&writes);
@@ -64,7 +66,10 @@ static int git(const char *directory, const char *const *words, char **ret)
         *ret = len > 0 ? take_ptr(line) : NULL;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
-#define GIT(directory, ret, ...) git(directory, (const char *const[]){__VA_ARGS__, NULL}, ret)
+#define GIT(directory, ret, ...) \
+    git(directory, (const char *const[]){__VA_ARGS__, NULL}, false, ret)
+#define GIT_QUIET(directory, ret, ...) \
+    git(directory, (const char *const[]){__VA_ARGS__, NULL}, true, ret)
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
@@ -111,15 +116,27 @@ static int resolve(struct cli *cli, const char *repository, const char *ref, cha
     }
     if (asprintf(&name, "%s^{commit}", ref ? ref : "HEAD") < 0)
         return -ENOMEM;
-    int r = GIT(repository, &commit, "rev-parse", "--verify", "--quiet", "--end-of-options", name);
+    if (access(repository, X_OK) < 0) {
+        int error = errno;
+        cli_error(cli, "%s: %s", repository, strerror(error));
+        return -error;
+    }
+    int r = GIT_QUIET(repository, &commit, "rev-parse", "--verify", "--quiet", "--end-of-options",
+                      name);
     if (r == -ENOENT) {
         cli_error(cli, "git is not installed here");
         return r;
     }
     if (r != 0 || !commit) {
-        cli_error(cli, "%s: %s%s", repository,
-                  ref ? "no such commit, branch or tag: " : "no git repository with a commit",
-                  ref ? ref : "");
+        bool is_repository = GIT_QUIET(repository, NULL, "rev-parse", "--git-dir") == 0;
+        if (!is_repository)
+            cli_error(cli,
+                      "%s: no repository that git would read here; `git -C %s status` says why",
+                      repository, repository);
+        else if (ref)
+            cli_error(cli, "%s: no such commit, branch or tag: %s", repository, ref);
+        else
+            cli_error(cli, "%s: no commit yet", repository);
         return -ENOENT;
     }
     if (!ref) {
@@ -132,6 +149,19 @@ static int resolve(struct cli *cli, const char *repository, const char *ref, cha
     *ret_commit = take_ptr(commit);
     *ret_branch = take_ptr(branch);
     return 0;
+}
+
+/* Commits there are the user's, as they would be here. */
+static int copy_author(const char *repository, const char *path)
+{
+    static const char *const keys[] = {"user.name", "user.email"};
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(keys); i++) {
+        _cleanup_free_ char *value = NULL;
+        if (GIT(repository, &value, "config", "--get", keys[i]) == 0 && value)
+            r = GIT(path, NULL, "config", keys[i], value);
+    }
+    return r;
 }
 
 static int fill(struct cli *cli, const char *repository, const char *commit, const char *branch,
@@ -158,6 +188,8 @@ static int fill(struct cli *cli, const char *repository, const char *commit, con
         strip_credentials(origin);
         r = GIT(path, NULL, "remote", "add", "origin", origin);
     }
+    if (r == 0)
+        r = copy_author(repository, path);
     if (r != 0)
         cli_error(cli, "%s: git could not copy it", repository);
     return r != 0 ? -EIO : 0;

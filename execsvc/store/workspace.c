@@ -392,25 +392,31 @@ static int create_from(struct store *store, const struct wire_workspace_create *
     _cleanup_meta_ struct meta meta = {0};
     char temporary[16];
     struct workspace *there;
+    static const char exists[] = "a workspace of this ID exists, and is as it was";
     (void)pthread_rwlock_wrlock(&store->names);
     int r = workspace_find_locked(store, name, &q->thread_id, &there);
     if (r == 0)
         workspace_unref(there);
     r = r == 0 ? -EEXIST : r == -ENOENT ? begin_meta(store, q, labels, &meta) : r;
     (void)pthread_rwlock_unlock(&store->names);
+    if (r == -EEXIST)
+        return failure_set(f, r, "%s", exists);
     if (r < 0)
         return r;
     (void)snprintf(temporary, sizeof temporary, "%u", meta.slot);
     r = build(store, temporary, &meta, policy, source, f);
     (void)pthread_rwlock_wrlock(&store->names);
-    if (r == 0)
+    bool lost = false;
+    if (r == 0) {
         r = give_name_locked(store, temporary, name);
+        lost = r == -ENOTEMPTY || r == -EEXIST;
+    }
     if (r == 0)
         r = workspace_find_locked(store, name, &q->thread_id, ret);
     (void)pthread_rwlock_unlock(&store->names);
     if (r < 0)
         store_remove_built(store, temporary);
-    return r == -ENOTEMPTY ? -EEXIST : r;
+    return lost ? failure_set(f, -EEXIST, "%s", exists) : r;
 }
 
 static int read_policy(const struct store *store, struct bytes text, struct policy *ret,

@@ -73,6 +73,39 @@ def test_there_and_back(harness, berth, service, source):
     assert left_over(service) == NOTHING
 
 
+def test_names_are_bytes_and_tar_is_not_astonished(harness, berth, service):
+    """Names that are no UTF-8, and such as are not composed, come out as they are; hdrcharset, which tar does not
+    know, is for those alone that need it."""
+    odd = [b"\xff\xfe", b"\xed\xa0\xbd\xed\xb8\x80", b"\xc0\x80"]
+    names = [b"ascii", "ü☃".encode(), b"u\xcc\x88", "😀".encode()]
+    berth("create", "w")
+    top = os.fsencode(tree_of(service, "w"))
+    for name in names + odd:
+        with open(os.path.join(top, name), "xb"):
+            pass
+    os.symlink(odd[1], os.path.join(top, b"link"))
+    archive = harness.new_path("a.tar")
+    berth("export", "w", archive)
+    listed = subprocess.run(["tar", "--quoting-style=escape", "-tf", archive], check=True, timeout=60, capture_output=True)
+    assert listed.stderr.count(b"hdrcharset") == len(odd) + 1
+    with tarfile.open(archive, errors="surrogateescape") as members:
+        charsets = {os.fsencode(member.name).rpartition(b"/")[2]: member.pax_headers.get("hdrcharset") for member in members}
+    assert [name for name in names if charsets[name]] == [] and all(charsets[name] == "BINARY" for name in odd + [b"link"])
+    assert unpacked(harness, archive, "a") == on_disk(tree_of(service, "w"))
+
+
+def test_an_archive_is_not_named_as_another_kind(harness, berth):
+    berth("create", "w")
+    for name in ("x.zip", "x.tar.XZ", "x.7z", "x.tar.bz2"):
+        archive = harness.new_path(name)
+        assert "only tar is written" in berth("export", "w", archive, ok=False).stderr
+        assert "only tar is written" in berth("export", "-s", "s", archive, ok=False).stderr
+        assert not archive.exists()
+    directory = harness.new_path("d.zip")
+    directory.mkdir()
+    berth("export", "w", directory / "x.2026")
+
+
 @pytest.mark.parametrize("form", ["gnu", "ustar", "v7"])
 def test_other_kinds_of_tar(harness, berth, service, tmp_path, form):
     top = tmp_path / "top"
@@ -195,6 +228,8 @@ def repository(tmp_path):
         git(top, "commit", "-q", "-m", f"commit {number}")
     git(top, "branch", "topic", "HEAD~1")
     git(top, "tag", "v0", "HEAD~2")
+    git(top, "config", "user.name", "B ü")
+    git(top, "config", "user.email", "b@example")
     git(top, "remote", "add", "origin", "https://user:secret@example.com/app.git")
     (top / "file").write_text("uncommitted\n")
     return top
@@ -209,11 +244,11 @@ def test_worktree(harness, berth, service, repository):
     assert git(top, "config", "remote.origin.url") == "https://example.com/app.git"
     assert not (top / ".git/objects/info/alternates").exists() and not (top / ".git/hooks").exists()
     git(top, "fsck", "--strict")
-    script = "git config user.name B && git config user.email b@example && echo x > new && git add . && git commit -qm new"
+    script = "echo x > new && git add . && git commit -qm new"
     berth("exec", "-w", "w", "--", "sh", "-c", script)
     mount = harness.start_mount(service)
     git(repository, "fetch", "-q", mount.path / "w", "main")
-    assert git(repository, "log", "-1", "--format=%s", "FETCH_HEAD") == "new"
+    assert git(repository, "log", "-1", "--format=%s %an %ae %ce", "FETCH_HEAD") == "new B ü b@example b@example"
     assert git(repository, "status", "--porcelain") == "M file"
     assert [name for name in os.listdir(os.environ.get("TMPDIR", "/tmp")) if name.startswith("berth-worktree-")] == []
 
@@ -231,5 +266,10 @@ def test_worktree_at_a_ref(berth, service, repository, ref, head, content):
 
 def test_worktrees_that_cannot_be(berth, service, repository, tmp_path):
     for spec in (f"{repository}@none", tmp_path / "none", f"{repository}@--exec=x", tmp_path):
-        assert berth("create", "--worktree", spec, "w", ok=False).stderr
+        (line,) = berth("create", "--worktree", spec, "w", ok=False).stderr.splitlines()
+        assert line.startswith(f"berth: create: {str(spec).partition('@')[0]}: ") or "--exec=x: no such commit" in line
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    git(bare, "init", "-q")
+    assert "no commit yet" in berth("create", "--worktree", bare, "w", ok=False).stderr
     assert berth("ls", "-q").stdout == ""

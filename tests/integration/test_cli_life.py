@@ -49,9 +49,23 @@ def test_labels(berth):
     for words, message in ((["one", "team"], "neither KEY=VALUE nor KEY-"), (["one", "=x"], "neither KEY=VALUE"),
                            ([], "which workspace?"), (["--revision", "x", "one"], "not a number")):
         assert message in berth("label", *words, status=2)
+    assert json.loads(berth("label", "one", "c=d", "--json"))["labels"]["c"] == "d"
     assert "there is no workspace none" in berth("label", "none", "a=b", status=1)
     assert "a key is" in berth("label", "one", "\x01=b", status=1)
     assert "not KEY=VALUE" in berth("create", "--label", "x-", "four", status=2)
+
+
+def test_what_create_does_not_set_is_said(harness, berth):
+    """A workspace that is there keeps its labels and its end; who asked for others is told, and for none it is well."""
+    assert berth("create", "w") == "w\n" == berth("create", "w")
+    for words in (("--label", "a=b"), ("--ttl", "1h"), ("--idle-ttl", "1h")):
+        result = harness.run_berth("create", *words, "new" + words[0], "w")
+        assert (result.returncode, result.stdout) == (1, f"new{words[0]}\n")
+        assert "w: a workspace of this ID exists, and keeps its labels and its end" in result.stderr
+    berth("create", "other")
+    assert "w: a workspace of this ID exists" in berth("create", "--fork", "other", "w", status=1)
+    item = shown(berth, "w")
+    assert (item["labels"], item["expires_at"], item["idle_ttl"], item["revision"]) == ({}, None, None, 1)
 
 
 def test_ends(berth):
@@ -65,8 +79,12 @@ def test_ends(berth):
     item = shown(berth, "w")
     assert (item["expires_at"], item["idle_ttl"]) == (None, None)
     assert "ends:  never\nidle:  never\n" in berth("ttl", "w")
-    for time_ in ("0", "-1", "x", "1e99"):
-        assert "neither a time" in berth("ttl", "--", "w", time_, status=2)
+    for time_, message in (("-1", "neither a time"), ("x", "neither a time"), ("1e99", "more than 6944 days"),
+                           ("1y", "not a time"), ("0", "`berth rm` removes at once")):
+        assert message in berth("ttl", "--", "w", time_, status=2)
+    berth("ttl", "w", "1w", "--idle", "90")
+    item = shown(berth, "w")
+    assert 7 * 86400 - 60 < seconds_until(item["expires_at"]) <= 7 * 86400 and item["idle_ttl"] == 90
     berth("ttl", "w", "1ms")
     until = time.monotonic() + 60
     while listed(berth) and time.monotonic() < until:

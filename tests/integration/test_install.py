@@ -27,6 +27,21 @@ def test_programs(prefix):
 
 
 @pytest.mark.timeout(240)
+def test_a_moved_prefix(prefix, build_dir):
+    """What is left to berth-network is found from berth itself; where it is not, its path is named."""
+    words = [prefix / "bin" / "berth", "--url", "http://127.0.0.1:1", "ls"]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1 and "berth-network" not in result.stderr
+    program = prefix / "libexec" / "berth" / "berth-network"
+    program.rename(f"{program}.away")
+    try:
+        result = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        assert "/libexec/berth/berth-network" in result.stderr
+    finally:
+        program.with_name(program.name + ".away").rename(program)
+
+
+@pytest.mark.timeout(240)
 def test_manual_pages(prefix):
     manual = prefix / "share" / "man"
     for page in ("man1/berth.1", "man5/berth.json.5", "man7/berth-visibility.7", "man8/berthd.8",
