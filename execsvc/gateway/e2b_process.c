@@ -27,6 +27,7 @@
 
 /* A working directory outside of the workspace is entered by the command itself. */
 static const char enter_script[] = "cd -- \"$0\" && exec \"$@\"";
+static const char try_script[] = "cd -- \"$0\"";
 
 /* --- following -------------------------------------------------------------------------------- */
 
@@ -192,14 +193,22 @@ static void set_deadline(struct run *r, uint64_t began_ns)
 
 /* --- Start ------------------------------------------------------------------------------------ */
 
+/* The script, which enters cwd, with argv behind it. */
+static int append_shell(struct buffer *argv, const char *script, const char *cwd)
+{
+    const char *const words[] = {"/bin/sh", "-c", script, cwd};
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(words); i++)
+        r = wire_list_append(argv, bytes_of_string(words[i]));
+    return r;
+}
+#define SHELL_WORDS 4
+
 /* Puts words before argv. */
 static int enter_outside(struct e2b_start *s)
 {
     _cleanup_buffer_ struct buffer argv = {0};
-    const char *const words[] = {"/bin/sh", "-c", enter_script, s->cwd};
-    int r = 0;
-    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(words); i++)
-        r = wire_list_append(&argv, bytes_of_string(words[i]));
+    int r = append_shell(&argv, enter_script, s->cwd);
     if (r == 0)
         r = buffer_append(&argv, s->argv.data, s->argv.len);
     if (r < 0)
@@ -207,7 +216,7 @@ static int enter_outside(struct e2b_start *s)
     struct buffer old = s->argv;
     s->argv = argv;
     argv = old;
-    s->argv_count += ARRAY_SIZE(words);
+    s->argv_count += SHELL_WORDS;
     return 0;
 }
 
@@ -305,6 +314,28 @@ static int start(struct run *r, const struct e2b_start *s, struct bytes cwd, str
     return failure_set(f, error, "%.*s", (int)exit->text.len, (const char *)exit->text.data);
 }
 
+/* Whether commands can enter it: the sandbox alone knows. Else it would be the command that failed,
+ * and not the request. */
+static int check_outside(struct run *r, const char *cwd, struct failure *f)
+{
+    _cleanup_start_ struct e2b_start s = {.cwd = "", .argv_count = SHELL_WORDS};
+    struct invocation_event event;
+    int e = append_shell(&s.argv, try_script, cwd);
+    if (e < 0)
+        return failure_set(f, e, "out of memory");
+    e = start(r, &s, (struct bytes){0}, f);
+    if (e < 0)
+        return e;
+    do
+        e = invocation_next(r->invocation, -1, &event, f);
+    while (e == 0 && event.kind != INVOCATION_ENDED);
+    if (e < 0)
+        return e;
+    bool entered = event.exit.verdict == WIRE_VERDICT_EXITED && event.exit.code == 0;
+    invocation_forget(r->upstream, r->workspace, 0, bytes_of_string(r->id));
+    return entered ? 0 : failure_set(f, -EINVAL, "cwd '%s' is no directory of the sandbox", cwd);
+}
+
 int e2b_process_start(struct exchange *x, struct failure *ret_failure)
 {
     _cleanup_run_ struct run r = {.out.x = x};
@@ -317,13 +348,16 @@ int e2b_process_start(struct exchange *x, struct failure *ret_failure)
         e = e2b_read(x, true, &body, ret_failure);
     if (e == 0)
         e = e2b_start_read(body, &s, ret_failure);
-    if (e == 0 && e2b_path(s.cwd, &cwd) == -ENXIO && enter_outside(&s) < 0)
+    bool outside = e == 0 && e2b_path(s.cwd, &cwd) == -ENXIO;
+    if (outside && enter_outside(&s) < 0)
         e = failure_set(ret_failure, -ENOMEM, "out of memory");
     while (cwd.len > 0 && *cwd.data == '/')
         cwd = bytes_of(cwd.data + 1, cwd.len - 1);
     r.pty = s.pty;
     if (e == 0)
         e = e2b_enter(x, &r.upstream, &r.workspace, ret_failure);
+    if (e == 0 && outside)
+        e = check_outside(&r, s.cwd, ret_failure);
     if (e == 0)
         e = read_given(&r, &s, ret_failure);
     if (e == 0)

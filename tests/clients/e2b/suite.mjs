@@ -87,6 +87,10 @@ check('environment, directory, home', ALL, async (s) => {
     `a b|ü|${HOME}|${HOME}/a/b\n`)
   assert.equal((await s.commands.run('pwd', { cwd: 'a' })).stdout, `${HOME}/a\n`)
   assert.equal((await s.commands.run('pwd', { cwd: '/tmp' })).stdout, '/tmp\n')
+  await s.files.write('file', 'x')
+  for (const cwd of ['none', `${HOME}/none`, '/none', '/etc/passwd', 'file', `${HOME}/file`, '~/none'])
+    await failure(s.commands.run('true', { cwd }), e2b.InvalidArgumentError)
+  assert.deepEqual(await s.commands.list(), [])
 })
 
 check('output as it comes', ALL, async (s) => {
