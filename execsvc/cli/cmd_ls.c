@@ -20,6 +20,8 @@ const char ls_usage[] =
     "it was made, and the thread ID. What could disturb a terminal in an ID is shown as\n"
     "\\xNN, and '\\' as '\\\\'.\n"
     "\n"
+    "  -l, --long    also whether commands can run in it (STATE), when it ends (ENDS) or that it\n"
+    "                does when it is not used for so long (IDLE), and its labels\n"
     "  -q, --quiet   the directory names alone, one a line. They are plain ASCII without\n"
     "                blanks, whatever the ID is, so a script can split them; give\n"
     "                them to others after --, since one may begin with '-'\n"
@@ -39,6 +41,7 @@ const char ls_usage[] =
 enum { OPTION_JSON = 256, OPTION_LABEL, OPTION_STATE };
 
 static const struct option options[] = {
+    {"long", no_argument, NULL, 'l'},
     {"quiet", no_argument, NULL, 'q'},
     {"json", no_argument, NULL, OPTION_JSON},
     {"label", required_argument, NULL, OPTION_LABEL},
@@ -51,7 +54,8 @@ struct workspace_item {
     char *name; /* ASCII, by the mapping */
     struct buffer thread_id;
     int64_t created;
-    json_t *json; /* of it all, with --json */
+    int64_t expires; /* 0: never */
+    json_t *json;    /* of it all, with --json or --long */
 };
 
 struct list {
@@ -86,7 +90,7 @@ static int list_add(struct list *l, const struct wire_workspace *w)
         l->items = items;
         l->allocated = larger;
     }
-    struct workspace_item item = {.created = w->created_at.sec};
+    struct workspace_item item = {.created = w->created_at.sec, .expires = w->expires_at.sec};
     int r = buffer_append(&item.thread_id, w->thread_id.data, w->thread_id.len);
     item.name = text_copy(w->name);
     item.json = l->json ? life_json(w) : NULL;
@@ -150,7 +154,7 @@ static int fetch(const struct cli *cli, struct client *client, struct list *l)
 
 /* --- output ---------------------------------------------------------------------- */
 
-static int print_table(const struct list *l)
+static int name_column(const struct list *l)
 {
     int column = (int)strlen("NAME");
     for (size_t i = 0; i < l->count; i++) {
@@ -158,6 +162,12 @@ static int print_table(const struct list *l)
         if (len > column && len <= NAME_COLUMN_MAX)
             column = len;
     }
+    return column;
+}
+
+static int print_table(const struct list *l)
+{
+    int column = name_column(l);
     (void)printf("%-*s  %-19s  %s\n", column, "NAME", "CREATED", "THREAD ID");
     for (size_t i = 0; i < l->count; i++) {
         char when[64];
@@ -171,6 +181,67 @@ static int print_table(const struct list *l)
         text_time(l->items[i].created, false, when, sizeof when);
         (void)printf("%-*.*s  %-19s  %.*s\n", column, (int)name.len, (const char *)name.data, when,
                      (int)id.len, (const char *)id.data);
+    }
+    return 0;
+}
+
+static int add_labels(struct buffer *b, json_t *labels)
+{
+    const char *key;
+    json_t *value;
+    int r = 0;
+    json_object_foreach(labels, key, value)
+    {
+        r |= buffer_append(b, ", ", b->len > 0 ? 2 : 0);
+        r |= text_escape(b, bytes_of_string(key), TEXT_VALUE);
+        r |= buffer_append(b, "=", 1);
+        r |= text_escape(b, bytes_of_string(json_string_value(value)), TEXT_VALUE);
+    }
+    return r < 0 ? -ENOMEM : 0;
+}
+
+/* As `berth ttl --idle` takes it. */
+static void idle_text(double seconds, char *text, size_t size)
+{
+    static const struct {
+        const char *name;
+        uint64_t seconds;
+    } units[] = {{"d", 86400}, {"h", 3600}, {"m", 60}};
+    for (size_t i = 0; i < ARRAY_SIZE(units); i++) {
+        uint64_t count = (uint64_t)seconds / units[i].seconds;
+        if (count > 0 && (double)(count * units[i].seconds) == seconds) {
+            (void)snprintf(text, size, "%llu%s", (unsigned long long)count, units[i].name);
+            return;
+        }
+    }
+    (void)snprintf(text, size, "%gs", seconds);
+}
+
+static int print_long(const struct list *l)
+{
+    int column = name_column(l);
+    (void)printf("%-*s  %-7s  %-19s  %-19s  %-8s  %s\n", column, "NAME", "STATE", "CREATED", "ENDS",
+                 "IDLE", "THREAD ID, LABELS");
+    for (size_t i = 0; i < l->count; i++) {
+        const struct workspace_item *item = &l->items[i];
+        char created[64], ends[64] = "-", idle[32] = "-";
+        _cleanup_buffer_ struct buffer id = {0};
+        _cleanup_buffer_ struct buffer labels = {0};
+        json_t *idle_ttl = json_object_get(item->json, "idle_ttl");
+        int r = text_escape(&id, buffer_view(&item->thread_id), TEXT_VALUE);
+        if (r == 0)
+            r = add_labels(&labels, json_object_get(item->json, "labels"));
+        if (r < 0)
+            return r;
+        text_time(item->created, false, created, sizeof created);
+        if (item->expires)
+            text_time(item->expires, false, ends, sizeof ends);
+        if (json_is_number(idle_ttl))
+            idle_text(json_number_value(idle_ttl), idle, sizeof idle);
+        (void)printf("%-*s  %-7s  %-19s  %-19s  %-8s  %.*s%s%.*s\n", column, item->name,
+                     json_string_value(json_object_get(item->json, "state")), created, ends, idle,
+                     (int)id.len, (const char *)id.data, labels.len > 0 ? "  " : "",
+                     (int)labels.len, (const char *)labels.data);
     }
     return 0;
 }
@@ -201,16 +272,17 @@ static int print_names(const struct list *l)
     return 0;
 }
 
-static int print_list(const struct cli *cli, const struct list *l, bool json, bool quiet)
+static int print_list(const struct cli *cli, const struct list *l,
+                      int (*print)(const struct list *l), bool for_people)
 {
-    int r = json ? print_json(l) : quiet ? print_names(l) : print_table(l);
+    int r = print(l);
     if (r < 0) {
         cli_error(cli, "%s", strerror(-r));
         return CLI_FAILED;
     }
     int status = cli_finish_output(cli, CLI_OK);
     bool filtered = l->state || l->selector_count;
-    if (l->count == 0 && !json && !quiet && !filtered && isatty(STDOUT_FILENO))
+    if (l->count == 0 && for_people && !filtered && isatty(STDOUT_FILENO))
         (void)fputs("No workspaces yet; make one: berth create ID\n", stderr);
     return status;
 }
@@ -229,11 +301,14 @@ int cmd_ls(struct cli *cli, int argc, char **argv)
     _cleanup_(list_release) struct list list = {0};
     bool json = false;
     bool quiet = false;
+    bool extended = false;
     int option;
     opterr = 0;
-    while ((option = getopt_long(argc, argv, ":qh", options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, ":lqh", options, NULL)) != -1) {
         if (option == 'q')
             quiet = true;
+        else if (option == 'l')
+            extended = true;
         else if (option == OPTION_JSON)
             json = true;
         else if (option == OPTION_LABEL && add_selector(&list, optarg) < 0)
@@ -253,13 +328,18 @@ int cmd_ls(struct cli *cli, int argc, char **argv)
     }
     if (optind < argc)
         return cli_usage_error(cli, "%s: ls takes no arguments; it lists all", argv[optind]);
-    if (json && quiet)
-        return cli_usage_error(cli, "--json and -q exclude each other");
+    if (json + quiet + extended > 1)
+        return cli_usage_error(cli, "--json, -q and -l exclude each other");
     _cleanup_client_ struct client *client = NULL;
     if (cli_connect(cli, &client) < 0)
         return CLI_FAILED;
-    list.json = json;
+    list.json = json || extended;
     if (fetch(cli, client, &list) < 0)
         return CLI_FAILED;
-    return print_list(cli, &list, json, quiet);
+    return print_list(cli, &list,
+                      json       ? print_json
+                      : quiet    ? print_names
+                      : extended ? print_long
+                                 : print_table,
+                      !json && !quiet);
 }

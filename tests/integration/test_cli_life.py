@@ -92,6 +92,21 @@ def test_ends(berth):
     assert listed(berth) == []
 
 
+def test_long_list(berth):
+    """What ls leaves out for narrow terminals, ls -l has."""
+    berth("create", "--label", "team=ü \x1b", "--label", "a=b", "--ttl", "7d", "--idle-ttl", "2h", "one")
+    berth("create", "two")
+    berth("stop", "two")
+    header, one, two = berth("ls", "-l").splitlines()
+    assert header.split()[:5] == ["NAME", "STATE", "CREATED", "ENDS", "IDLE"]
+    ends = datetime.fromisoformat(shown(berth, "one")["expires_at"].replace("Z", "+00:00")).astimezone()
+    assert one.split()[:2] == ["one", "running"] and ends.strftime("%Y-%m-%d %H:%M:%S") in one
+    assert one.endswith("  2h        one  a=b, team=ü \\x1b")
+    assert two.split()[:2] == ["two", "stopped"] and two.endswith("  -                    -         two")
+    assert berth("ls").splitlines()[0].split() == ["NAME", "CREATED", "THREAD", "ID"]
+    assert "exclude each other" in berth("ls", "-l", "--json", status=2)
+
+
 def test_states(berth):
     berth("create", "one", "two")
     berth("stop", "one")

@@ -112,7 +112,8 @@ def test_stop_refuses_a_mount_in_use_and_says_so(start_try, harness):
     start_try()
     with open(start_try.mountpoint / "demo" / "open", "w", encoding="utf-8"):
         refused = start_try("--stop", check=False)
-    assert refused.returncode != 0 and "in use" in refused.stderr
+    assert refused.returncode != 0 and refused.stderr.count("in use") == 1 == len(refused.stderr.splitlines())
+    assert "(try)" not in refused.stderr and "timeout" not in refused.stderr
     assert service_pid(start_try.state), "the service must not go while its mount stays"
     start_try("--stop")
 
