@@ -8,6 +8,7 @@
 #include "base/base64.h"
 #include "base/clock.h"
 #include "exec/verdict.h"
+#include "gateway/documents.h"
 #include "gateway/files.h"
 #include "gateway/invocation.h"
 #include "gateway/routes.h"
@@ -143,8 +144,14 @@ static int read_run(struct exchange *x, struct run_request *q, struct failure *f
     const char *cwd = "", *id = "", *encoding = NULL;
     int merge = 0, detach = 0, keep = 0, durable = 0, open = 0;
     json_int_t numbers[5] = {0};
+    static const char *const names[] = {
+        "argv",       "env",        "cwd",       "id",         "stdin",         "stdin_encoding",
+        "stdin_open", "pty",        "merge",     "detach",     "keep",          "durable",
+        "timeout_ms", "max_output", "linger_ms", "memory_max", "processes_max", NULL};
     json_error_t error;
     int r = exchange_read_json(x, BODY_MAX, &q->body, f);
+    if (r == 0)
+        r = document_check(q->body, names, f);
     if (r < 0)
         return r;
     if (json_unpack_ex(q->body, &error, JSON_STRICT,
@@ -235,6 +242,9 @@ static int on_output(struct report *p, const struct wire_exec_output *o, struct 
     size_t i = o->stream == 2;
     p->end[i] = o->offset + o->data.len;
     if (!p->stream) {
+        /* What was asked for is not kept: it goes on where something is. */
+        if (p->output[i].len == 0 && !p->hole[i])
+            p->from[i] = o->offset;
         size_t room = OUTPUT_MAX - p->output[i].len;
         p->hole[i] = p->hole[i] || o->offset != p->from[i] + p->output[i].len;
         size_t n = p->hole[i] ? 0 : o->data.len < room ? o->data.len : room;
@@ -269,8 +279,14 @@ static int add_output(struct report *p, json_t *o, size_t i, uint64_t bytes, uin
     if (!p->stream) {
         r = verdict_add_output(o, name, buffer_view(&p->output[i]), bytes, dropped);
         (void)snprintf(key, sizeof key, "%s_truncated", name);
-        bool whole = p->from[i] + p->output[i].len >= bytes;
-        return r < 0 ? r : json_object_set_new(o, key, json_boolean(!whole)) < 0 ? -ENOMEM : 0;
+        uint64_t end = p->from[i] + p->output[i].len;
+        p->forget = p->forget && end >= bytes; /* the rest can be asked for by the ID */
+        if (r == 0 && json_object_set_new(o, key, json_boolean(end < bytes)) < 0)
+            r = -ENOMEM;
+        (void)snprintf(key, sizeof key, "%s_offset", name);
+        if (r == 0 && json_object_set_new(o, key, json_integer((json_int_t)p->from[i])) < 0)
+            r = -ENOMEM;
+        return r;
     }
     (void)snprintf(key, sizeof key, "%s_bytes", name);
     r = json_object_set_new(o, key, json_integer((json_int_t)bytes));
@@ -283,6 +299,8 @@ static json_t *ended_json(struct report *p, const struct wire_exec_exit *v, bool
 {
     json_t *o = verdict_json(v, running ? 0 : verdict_status(v));
     const char *event = running ? "running" : "ended";
+    if (o && running)
+        (void)json_object_set_new(o, "exit_status", json_null());
     if (o && json_object_set_new(o, "id", p->id[0] ? json_string(p->id) : json_null()) == 0 &&
         (!p->stream || json_object_set_new(o, "event", json_string(event)) == 0) &&
         (p->detached ||
@@ -297,6 +315,10 @@ static int on_ended(struct report *p, const struct wire_exec_exit *v, struct fai
 {
     bool running = v->verdict == WIRE_VERDICT_RUNNING;
     int r = refusal(v, f);
+    if (r == -ESHUTDOWN && v->stage == WIRE_STAGE_WORKSPACE && !exchange_has_begun(p->x)) {
+        exchange_set_effect(p->x, EXCHANGE_EFFECT_NONE);
+        return exchange_refuse(p->x, 409, "%s", f->text); /* it stays so until somebody starts it */
+    }
     if (r < 0)
         return r;
     exchange_set_effect(p->x, EXCHANGE_EFFECT_DONE);

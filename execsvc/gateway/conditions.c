@@ -32,6 +32,26 @@ bool conditions_tag_listed(const char *list, const char *tag, bool strong)
     return false;
 }
 
+bool conditions_tags_valid(const char *list)
+{
+    const char *at = skip_space(list);
+    if (*at == '*')
+        return *skip_space(at + 1) == '\0';
+    while (*at) {
+        at += strncmp(at, "W/", 2) == 0 ? 2 : 0;
+        const char *end = *at == '"' ? strchr(at + 1, '"') : NULL;
+        if (!end)
+            return false;
+        at = skip_space(end + 1);
+        if (*at == '\0')
+            return true;
+        if (*at != ',')
+            return false;
+        at = skip_space(at + 1);
+    }
+    return false;
+}
+
 static const char *const days[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
 static const char *const months[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
                                      "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};

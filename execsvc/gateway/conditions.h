@@ -10,6 +10,9 @@
  * "*". strong: W/ tags match nothing. A list that is none has nothing. */
 bool conditions_tag_listed(const char *list, const char *tag, bool strong);
 
+/* True for "*", and for a list of entity tags. */
+bool conditions_tags_valid(const char *list);
+
 /* A date of HTTP, in its usual form; false when it is none. */
 bool conditions_date(const char *text, time_t *ret);
 

@@ -24,6 +24,7 @@ struct download {
     uint64_t size;
     char tag[FILE_TAG_SIZE];
     time_t modified;
+    const char *match, *none; /* If-Match, If-None-Match; or NULL */
 };
 
 static int sent(struct download *d, int r)
@@ -106,8 +107,8 @@ static int send_parts(struct download *d, const struct conditions_range *ranges,
 /* RFC 9110 13.2.2: the status to answer with instead of the content, or 0. */
 static int precondition(const struct download *d)
 {
-    const char *match = exchange_field(d->x, "if-match");
-    const char *none = exchange_field(d->x, "if-none-match");
+    const char *match = d->match;
+    const char *none = d->none;
     const char *since = exchange_field(d->x, "if-modified-since");
     const char *unmodified = exchange_field(d->x, "if-unmodified-since");
     time_t date;
@@ -168,37 +169,25 @@ int content_read(struct exchange *x, struct failure *f)
     _cleanup_tree_ struct tree *t = NULL;
     _cleanup_place_ struct place p = {0};
     _cleanup_reader_ struct file_reader *reader = NULL;
-    int r = files_open(x, &t, f);
+    struct download d = {.x = x, .failure = f};
+    int r = exchange_tags(x, "if-match", &d.match, f);
     if (r == 0)
-        r = files_place(x, t, PATH_FOLLOW, &p, f);
+        r = exchange_tags(x, "if-none-match", &d.none, f);
     if (r == 0)
-        r = file_open_reader(t, &p, &reader, f);
+        r = files_open(x, &t, f);
+    if (r == 0)
+        r = file_walk_reader(t, exchange_param(x, 1), &p, &reader, f);
     if (r < 0)
         return r;
     const struct wire_attr *attr = file_attr(reader);
-    struct download d = {
-        .x = x, .reader = reader, .failure = f, .size = attr->size, .modified = attr->mtime.sec};
+    d.reader = reader;
+    d.size = attr->size;
+    d.modified = attr->mtime.sec;
     file_tag(attr, d.tag);
     return answer(&d);
 }
 
 /* --- writing --------------------------------------------------------------------------------- */
-
-struct upload_condition {
-    const char *match;
-    const char *none;
-};
-
-static bool holds(void *context, const struct wire_attr *attr)
-{
-    const struct upload_condition *c = context;
-    char tag[FILE_TAG_SIZE] = "";
-    if (attr)
-        file_tag(attr, tag);
-    if (c->match && !(attr && conditions_tag_listed(c->match, tag, true)))
-        return false;
-    return !(c->none && attr && conditions_tag_listed(c->none, tag, false));
-}
 
 static int receive(struct exchange *x, struct file_writer *w, struct failure *f)
 {
@@ -272,19 +261,18 @@ int content_write(struct exchange *x, struct failure *f)
 {
     _cleanup_tree_ struct tree *t = NULL;
     _cleanup_place_ struct place p = {0};
-    struct upload_condition fields = {.match = exchange_field(x, "if-match"),
-                                      .none = exchange_field(x, "if-none-match")};
-    const struct file_condition condition = {.holds = holds, .context = &fields};
-    struct file_write_options options = {
-        .mode = FILE_MODE, .condition = fields.match || fields.none ? &condition : NULL};
+    struct files_condition condition;
+    struct file_write_options options = {.mode = FILE_MODE};
     bool parents = false;
     int r = write_options(x, &options, &parents, f);
+    if (r == 0)
+        r = files_condition(x, &condition, &options.condition, f);
     if (r == 0)
         r = files_open(x, &t, f);
     if (r == 0)
         r = files_place(x, t, PATH_FOLLOW | PATH_MAY_LACK | (parents ? PATH_MAKE_PARENTS : 0), &p,
                         f);
-    if (r == 0)
-        r = put(x, t, &p, &options, f);
-    return r == -EREMCHG ? exchange_refuse(x, 412, "%s", f->text) : r;
+    if (t && tree_has_made(t))
+        exchange_set_effect(x, EXCHANGE_EFFECT_UNKNOWN);
+    return r < 0 ? r : put(x, t, &p, &options, f);
 }

@@ -49,6 +49,16 @@ json_t *document_of_snapshot(const struct wire_snapshot *s)
                      (s->flags & WIRE_SNAPSHOT_SHARED) != 0);
 }
 
+static int unknown_name(const char *key, const char *const *names, struct failure *f)
+{
+    _cleanup_buffer_ struct buffer known = {0};
+    for (size_t i = 0; names[i]; i++)
+        if (buffer_printf(&known, "%s%s", i ? ", " : "", names[i]) < 0)
+            return failure_set(f, -ENOMEM, "out of memory");
+    return failure_set(f, -EINVAL, "\"%.100s\" means nothing here; known are: %.*s", key,
+                       (int)known.len, (const char *)known.data);
+}
+
 int document_check(const json_t *body, const char *const *names, struct failure *f)
 {
     const char *key;
@@ -59,7 +69,7 @@ int document_check(const json_t *body, const char *const *names, struct failure 
         while (names[i] && strcmp(names[i], key) != 0)
             i++;
         if (!names[i])
-            return failure_set(f, -EINVAL, "\"%.100s\" means nothing here", key);
+            return unknown_name(key, names, f);
     }
     return 0;
 }

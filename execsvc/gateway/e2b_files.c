@@ -105,11 +105,9 @@ int e2b_files_get(struct exchange *x, struct failure *ret_failure)
     if (r == 0)
         r = e2b_take_path(name, false, &path, ret_failure);
     if (r == 0)
-        r = path_walk(tree, path, PATH_FOLLOW, &p, ret_failure);
-    if (r == 0 && S_ISDIR(p.attr.mode))
+        r = file_walk_reader(tree, path, &p, &reader, ret_failure);
+    if (r == -EISDIR)
         r = failure_set(ret_failure, -EINVAL, "path '%s' is a directory", name);
-    if (r == 0)
-        r = file_open_reader(tree, &p, &reader, ret_failure);
     if (r < 0)
         return r;
     uint64_t size = file_attr(reader)->size;

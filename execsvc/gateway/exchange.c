@@ -96,7 +96,8 @@ int exchange_begin_request(struct exchange *x, struct failure *f)
         r = append_decoded(&x->params[i], match.params[i], false);
         x->param_count++;
     }
-    return r < 0 ? failure_set(f, r, "the request's target has a wrong percent-encoding") : 0;
+    return r < 0 ? failure_set(f, r, "the request's target has a wrong percent-encoding")
+                 : exchange_admit(x, f);
 }
 
 const char *exchange_method(const struct exchange *x)
@@ -237,10 +238,21 @@ int exchange_read_all(struct exchange *x, size_t max, struct buffer *ret, struct
     return r;
 }
 
+static bool is_json(const char *type)
+{
+    size_t len = strcspn(type, "; \t");
+    return (len == 16 && strncasecmp(type, "application/json", len) == 0) ||
+           (len > 5 && strncasecmp(type + len - 5, "+json", 5) == 0);
+}
+
 int exchange_read_json(struct exchange *x, size_t max, json_t **ret, struct failure *f)
 {
     _cleanup_buffer_ struct buffer body = {0};
     json_error_t error;
+    const char *type = exchange_field(x, "content-type");
+    /* A form or plain text is what a page of any site can make a browser send. */
+    if (type && !(x->route->flags & (ROUTE_E2B | ROUTE_CONNECT | ROUTE_STREAM)) && !is_json(type))
+        return exchange_refuse(x, 415, "application/json is taken here");
     int r = exchange_read_all(x, max, &body, f);
     if (r < 0)
         return r;
@@ -251,7 +263,8 @@ int exchange_read_json(struct exchange *x, size_t max, json_t **ret, struct fail
         return failure_set(f, -ENOMEM, "out of memory");
     if (!value)
         return failure_set(f, -EINVAL, "the request's body is not JSON: line %d: %s", error.line,
-                           error.text);
+                           strstr(error.text, "JSON_ALLOW_NUL") ? "a string has a NUL in it"
+                                                                : error.text);
     if (!json_is_object(value)) {
         json_decref(value);
         return failure_set(f, -EINVAL, "the request's body is not a JSON object");
@@ -307,6 +320,8 @@ void exchange_release(struct exchange *x)
     for (size_t i = 0; i < ROUTE_PARAMS_MAX; i++)
         buffer_release(&x->params[i]);
     buffer_release(&x->query);
+    buffer_release(&x->tags[0]);
+    buffer_release(&x->tags[1]);
     buffer_release(&x->fields);
     buffer_release(&x->head);
     buffer_release(&x->content);

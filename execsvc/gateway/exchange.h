@@ -45,6 +45,11 @@ int exchange_query_u64(struct exchange *x, const char *name, uint64_t min, uint6
 /* A header field, by its name in lower case; NULL when absent. */
 const char *exchange_field(const struct exchange *x, const char *name);
 
+/* All values of If-Match or If-None-Match (its name in lower case) as one list, NULL when there is
+ * none. -EINVAL: it is no list of tags. */
+int exchange_tags(struct exchange *x, const char *name, const char **ret,
+                  struct failure *ret_failure);
+
 /* The n-th field; false: there are no more. */
 bool exchange_field_at(const struct exchange *x, size_t n, const char **ret_name,
                        const char **ret_value);

@@ -21,6 +21,10 @@ struct file_reader;
  */
 int file_open_reader(struct tree *t, const struct place *p, struct file_reader **ret,
                      struct failure *ret_failure);
+
+/* Walks there, following links, and opens it: again while it is replaced in between. */
+int file_walk_reader(struct tree *t, struct bytes path, struct place *ret_place,
+                     struct file_reader **ret, struct failure *ret_failure);
 void file_close_reader(struct file_reader *r);
 DEFINE_CLEANUP(struct file_reader *, file_close_reader);
 #define _cleanup_reader_ _cleanup_(file_close_reader_pointer)
@@ -53,9 +57,9 @@ struct file_write_options {
 struct file_writer;
 
 /* Begins to write what shall be at the place. Nobody sees any of it before file_commit: it has no
- * name, and then takes the place of what was there, whose mode it has. (append: everybody sees each piece as it is written.) -EREMCHG: the condition does not
- * hold; -EISDIR; -EEXIST: what is there is no regular file; -EINVAL: the workspace's root. The
- * place lives as long as the writer. */
+ * name, and then takes the place of what was there, whose mode it has. (append: everybody sees each
+ * piece as it is written.) -EREMCHG: the condition does not hold; -EISDIR; -EEXIST: what is there
+ * is no regular file; -EINVAL: the workspace's root. The place lives as long as the writer. */
 int file_create(struct tree *t, const struct place *p, const struct file_write_options *options,
                 struct file_writer **ret, struct failure *ret_failure);
 

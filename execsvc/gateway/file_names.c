@@ -310,7 +310,7 @@ int file_remove(struct tree *t, const struct place *p, bool recursive,
     if (p->node == 0)
         return failure_set(ret_failure, -ENOENT, "%s", strerror(ENOENT));
     if (p->directory == 0)
-        return failure_set(ret_failure, -EBUSY, "this is the workspace itself");
+        return failure_set(ret_failure, -EISDIR, "this is the workspace itself");
     if (condition) {
         int r = remove_if(t, p, condition, ret_failure);
         if (r == 0 && ret_removed)
@@ -343,7 +343,7 @@ int file_move(struct tree *t, const struct place *from, const struct place *to, 
     if (from->node == 0)
         return failure_set(ret_failure, -ENOENT, "%s", strerror(ENOENT));
     if (from->directory == 0 || to->directory == 0)
-        return failure_set(ret_failure, -EBUSY, "this is the workspace itself");
+        return failure_set(ret_failure, -EISDIR, "this is the workspace itself");
     if (to->node && !replace)
         return failure_set(ret_failure, -EEXIST, "there is something already");
     const struct wire_message m = {.type = WIRE_RENAME,

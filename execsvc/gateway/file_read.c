@@ -52,6 +52,20 @@ int file_open_reader(struct tree *t, const struct place *p, struct file_reader *
     return 0;
 }
 
+int file_walk_reader(struct tree *t, struct bytes path, struct place *ret_place,
+                     struct file_reader **ret, struct failure *ret_failure)
+{
+    int r = -ESTALE;
+    for (int i = 0; i < PATH_TRIES && r == -ESTALE; i++) {
+        path_release(ret_place);
+        *ret_place = (struct place){0};
+        r = path_walk(t, path, PATH_FOLLOW, ret_place, ret_failure);
+        if (r == 0)
+            r = file_open_reader(t, ret_place, ret, ret_failure);
+    }
+    return r;
+}
+
 static void drop_pieces(struct file_reader *r)
 {
     for (; r->count > 0; r->count--) {

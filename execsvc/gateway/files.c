@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 
 #include "base/base64.h"
+#include "gateway/conditions.h"
+#include "gateway/documents.h"
 #include "gateway/file.h"
 #include "gateway/routes.h"
 
@@ -37,6 +39,28 @@ int files_query_flag(struct exchange *x, const char *name, bool *ret, struct fai
     if (value && !*ret && strcmp(value, "false") != 0 && strcmp(value, "0") != 0)
         return failure_set(ret_failure, -EINVAL, "%s is true or false", name);
     return 0;
+}
+
+static bool holds(void *context, const struct wire_attr *attr)
+{
+    const struct files_condition *c = context;
+    char tag[FILE_TAG_SIZE] = "";
+    if (attr)
+        file_tag(attr, tag);
+    if (c->match && !(attr && conditions_tag_listed(c->match, tag, true)))
+        return false;
+    return !(c->none && attr && conditions_tag_listed(c->none, tag, false));
+}
+
+int files_condition(struct exchange *x, struct files_condition *store,
+                    const struct file_condition **ret, struct failure *f)
+{
+    *store = (struct files_condition){.condition = {.holds = holds, .context = store}};
+    int r = exchange_tags(x, "if-match", &store->match, f);
+    if (r == 0)
+        r = exchange_tags(x, "if-none-match", &store->none, f);
+    *ret = store->match || store->none ? &store->condition : NULL;
+    return r;
 }
 
 /* --- entries --------------------------------------------------------------------------------- */
@@ -278,16 +302,20 @@ int files_remove(struct exchange *x, struct failure *f)
 {
     _cleanup_tree_ struct tree *t = NULL;
     _cleanup_place_ struct place p = {0};
+    struct files_condition condition;
+    const struct file_condition *asked = NULL;
     bool recursive;
     uint64_t removed = 0;
     int r = files_query_flag(x, "recursive", &recursive, f);
+    if (r == 0)
+        r = files_condition(x, &condition, &asked, f);
     if (r == 0)
         r = files_open(x, &t, f);
     if (r == 0)
         r = files_place(x, t, 0, &p, f);
     if (r < 0)
         return r;
-    r = file_remove(t, &p, recursive, NULL, &removed, f);
+    r = file_remove(t, &p, recursive, asked, &removed, f);
     if (removed > 0)
         exchange_set_effect(x, r < 0 ? EXCHANGE_EFFECT_UNKNOWN : EXCHANGE_EFFECT_DONE);
     if (r == 0)
@@ -306,6 +334,8 @@ int files_make_directory(struct exchange *x, struct failure *f)
     if (r == 0)
         r = path_make_directory(t, exchange_param(x, 1), parents ? PATH_MAKE_PARENTS : 0, &p, &made,
                                 f);
+    if (t && tree_has_made(t))
+        exchange_set_effect(x, EXCHANGE_EFFECT_UNKNOWN);
     if (r < 0)
         return r;
     exchange_set_effect(x, made ? EXCHANGE_EFFECT_DONE : EXCHANGE_EFFECT_NONE);
@@ -320,17 +350,25 @@ static int move(struct exchange *x, const json_t *body, struct failure *f)
     _cleanup_place_ struct place from = {0}, to = {0};
     const char *a = NULL, *b = NULL;
     int replace = 0, parents = 0;
+    static const char *const names[] = {"from", "to", "replace", "parents", NULL};
     json_error_t error;
+    int checked = document_check(body, names, f);
+    if (checked < 0)
+        return checked;
     /* Called so since its first argument is not changed by unpacking. */
     if (json_unpack_ex((json_t *)(uintptr_t)body, &error, JSON_STRICT, "{s:s,s:s,s?b,s?b}", "from",
                        &a, "to", &b, "replace", &replace, "parents", &parents) < 0)
-        return failure_set(f, -EINVAL, "%s", error.text);
+        return failure_set(f, -EINVAL,
+                           "\"from\" and \"to\" are strings, \"replace\" and \"parents\" true or "
+                           "false");
     int r = files_open(x, &t, f);
     if (r == 0)
         r = path_walk(t, bytes_of_string(a), 0, &from, f);
     if (r == 0)
         r = path_walk(t, bytes_of_string(b), PATH_MAY_LACK | (parents ? PATH_MAKE_PARENTS : 0), &to,
                       f);
+    if (t && tree_has_made(t))
+        exchange_set_effect(x, EXCHANGE_EFFECT_UNKNOWN);
     if (r == 0)
         r = file_move(t, &from, &to, replace, f);
     if (r < 0)

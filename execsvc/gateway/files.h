@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gateway/exchange.h"
+#include "gateway/file.h"
 #include "gateway/path.h"
 
 /* The workspace of the first parameter. The tree is the caller's. */
@@ -27,4 +28,13 @@ json_t *files_time_json(const struct wire_time *t);
 int files_set_bytes(json_t *object, const char *name, struct bytes value);
 
 /* A boolean of the query: "true", "1", or empty; false when absent. -EINVAL. */
+/* What If-Match and If-None-Match say of a file; *ret NULL when neither is there. Lasts as long as
+ * `store` and the exchange. -EINVAL: they are no lists of tags. */
+struct files_condition {
+    struct file_condition condition;
+    const char *match, *none;
+};
+int files_condition(struct exchange *x, struct files_condition *store,
+                    const struct file_condition **ret, struct failure *ret_failure);
+
 int files_query_flag(struct exchange *x, const char *name, bool *ret, struct failure *ret_failure);

@@ -16,6 +16,7 @@ struct tree {
     struct upstream *upstream;
     uint64_t root;
     struct wire_attr root_attr;
+    bool made;               /* a directory, by PATH_MAKE_PARENTS */
     struct buffer held;      /* pairs, as FORGET has them */
     struct buffer forgotten; /* to be sent */
 };
@@ -289,7 +290,7 @@ static int make(struct walk *w, struct bytes name, uint64_t *ret_node, struct wi
         return look_up(w, name, ret_node, ret);
     if (r < 0)
         return r;
-    w->made = true;
+    w->made = w->tree->made = true;
     *ret_node = reply->message.made.node;
     *ret = reply->message.made.attr;
     return tree_hold(w->tree, *ret_node);
@@ -363,8 +364,8 @@ static int arrive(const struct walk *w, struct place *ret)
     return 0;
 }
 
-int path_walk(struct tree *t, struct bytes path, unsigned flags, struct place *ret,
-              struct failure *ret_failure)
+static int walk(struct tree *t, struct bytes path, unsigned flags, struct place *ret,
+                struct failure *ret_failure)
 {
     _cleanup_walk_ struct walk w = {.tree = t, .failure = ret_failure, .flags = flags};
     if (path.len > PATH_BYTES_MAX)
@@ -381,6 +382,20 @@ int path_walk(struct tree *t, struct bytes path, unsigned flags, struct place *r
         return failure_set(ret_failure, r, "out of memory");
     r = walk_all(&w);
     return r < 0 ? r : arrive(&w, ret);
+}
+
+bool tree_has_made(const struct tree *t)
+{
+    return t->made;
+}
+
+int path_walk(struct tree *t, struct bytes path, unsigned flags, struct place *ret,
+              struct failure *ret_failure)
+{
+    int r = -ESTALE;
+    for (int i = 0; i < PATH_TRIES && r == -ESTALE; i++)
+        r = walk(t, path, flags, ret, ret_failure);
+    return r;
 }
 
 void path_release(struct place *p)

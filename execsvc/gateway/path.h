@@ -19,6 +19,9 @@
 /* Links on one way: the kernel's own bound. */
 #define PATH_LINKS_MAX 40
 
+/* Times that a way is walked while what it leads over is replaced: -ESTALE after that. */
+#define PATH_TRIES 8
+
 struct tree;
 
 /* Opens a workspace, found as by WORKSPACE_OPEN with these flags. -ENOENT, and others of
@@ -39,6 +42,9 @@ int tree_hold(struct tree *t, uint64_t node);
 
 /* Gives a reference back, now or a little later. */
 void tree_forget(struct tree *t, uint64_t node);
+
+/* Whether PATH_MAKE_PARENTS has made a directory, also on a way that failed. */
+bool tree_has_made(const struct tree *t);
 
 /* One request in the tree, as upstream_call. */
 int tree_call(struct tree *t, const struct wire_message *request, struct wire_frame **ret,

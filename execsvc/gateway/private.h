@@ -41,6 +41,7 @@ struct exchange {
     size_t param_count;
     struct buffer query; /* decoded: name, NUL, value, NUL … */
     size_t query_count;
+    struct buffer tags[2]; /* exchange_tags: of If-Match, If-None-Match */
     struct http_body body;
     bool continued;    /* the client has been told to send the body */
     uint64_t received; /* of the body */
@@ -79,6 +80,8 @@ int conversation_send(struct conversation *c, struct iovec *parts, size_t count)
 
 /* Takes apart the target: the path's route and parameters, the query. 0; 1: refused, answered. */
 int exchange_begin_request(struct exchange *x, struct failure *ret_failure);
+/* Whether its route looks at all that it says. */
+int exchange_admit(struct exchange *x, struct failure *ret_failure);
 void exchange_release(struct exchange *x);
 
 /* After the handler: the end of an answer, or the problem. */

@@ -19,7 +19,6 @@ static const struct problem_kind kinds[] = {
     {-EROFS, 403, false},
     /* what it is about */
     {-ENOENT, 404, false},
-    {-ESTALE, 404, false},
     {-ENODATA, 404, false},
     {-EEXIST, 409, false},
     {-ENOTEMPTY, 409, false},
@@ -41,6 +40,7 @@ static const struct problem_kind kinds[] = {
     {-EDQUOT, 507, true},
     {-ENOMEM, 503, true},
     {-EAGAIN, 503, true},
+    {-ESTALE, 503, true}, /* replaced again and again while it was looked for */
     {-EMFILE, 503, true},
     {-ENFILE, 503, true},
     {-ESHUTDOWN, 503, true},

@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "gateway/archives.h"
+#include "gateway/conditions.h"
 #include "gateway/documents.h"
+#include "gateway/files.h"
 #include "gateway/routes.h"
 
 /* What a request has to say in JSON: labels, a policy, and some. */
@@ -16,9 +18,16 @@
 /* --- answers --------------------------------------------------------------------------------- */
 
 /* What If-Match of a change is compared with. */
+static void revision_tag(const struct wire_workspace *w, char ret[32])
+{
+    (void)snprintf(ret, 32, "\"%llu\"", (unsigned long long)w->revision);
+}
+
 static int add_etag(struct exchange *x, const struct wire_workspace *w)
 {
-    return exchange_add_field(x, "ETag", "\"%llu\"", (unsigned long long)w->revision);
+    char tag[32];
+    revision_tag(w, tag);
+    return exchange_add_field(x, "ETag", "%s", tag);
 }
 
 /* Takes the frame of a WORKSPACE. */
@@ -47,7 +56,11 @@ static int call(struct exchange *x, const struct wire_message *m, struct wire_fr
 {
     struct upstream *u;
     int r = exchange_upstream(x, &u, f);
-    return r < 0 ? r : upstream_call(u, m, ret, f);
+    if (r == 0)
+        r = upstream_call(u, m, ret, f);
+    return r == -ENOENT && strcmp(f->text, strerror(ENOENT)) == 0
+               ? failure_set(f, r, "there is no such workspace")
+               : r;
 }
 
 /* --- list, get ------------------------------------------------------------------------------- */
@@ -130,10 +143,26 @@ static int get(struct exchange *x, const char *only, struct failure *f)
 {
     struct wire_frame *frame;
     struct wire_message m = {.type = WIRE_WORKSPACE_GET};
+    const char *match = NULL, *none = NULL;
+    char tag[32];
     int r = document_key(x, &m.workspace_get.key, &m.workspace_get.flags, f);
     if (r == 0)
+        r = exchange_tags(x, "if-match", &match, f);
+    if (r == 0)
+        r = exchange_tags(x, "if-none-match", &none, f);
+    if (r == 0)
         r = call(x, &m, &frame, f);
-    return r < 0 ? r : reply_workspace(x, 200, frame, only);
+    if (r < 0)
+        return r;
+    revision_tag(&frame->message.workspace, tag);
+    bool other = match && !conditions_tag_listed(match, tag, true);
+    if (!other && !(none && conditions_tag_listed(none, tag, false)))
+        return reply_workspace(x, 200, frame, only);
+    r = other ? 0 : add_etag(x, &frame->message.workspace);
+    wire_frame_free(frame);
+    return r < 0   ? r
+           : other ? exchange_refuse(x, 412, "the workspace's revision is %s", tag)
+                   : exchange_reply_empty(x, 304);
 }
 
 int workspaces_get(struct exchange *x, struct failure *f)
@@ -214,41 +243,62 @@ static int create_from(struct exchange *x, const json_t *body, bool archive, str
     c->policy = bytes_of_string(policy);
     c->flags |= archive ? WIRE_WORKSPACE_FROM_STREAM : 0;
     r = archive ? archives_import(x, &m, &frame, f) : call(x, &m, &frame, f);
+    if (r == -EEXIST && archive && !exclusive) {
+        const struct wire_message found = {.type = WIRE_WORKSPACE_GET,
+                                           .workspace_get.key = c->thread_id};
+        r = call(x, &found, &frame, f);
+    }
     if (r < 0)
         return r;
     return reply_workspace(x, frame->message.workspace.created ? 201 : 200, frame, NULL);
 }
 
-/* What else than the body has to say, which is an archive: the query. */
-static json_t *query_document(struct exchange *x)
+/* As JSON would say it; what is not to be read as that stays text, for which it is refused. */
+static json_t *query_number(const char *text)
 {
-    static const char *const numbers[] = {"ttl", "idle_ttl"};
-    json_t *all = json_object(), *labels = json_object();
+    json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);
+    return value ? value : json_string(text);
+}
+
+static int query_labels(struct exchange *x, json_t *labels, struct failure *f)
+{
     const char *value;
-    if (exchange_query(x, "id"))
-        (void)json_object_set_new(all, "id",
-                                  document_of_bytes(bytes_of_string(exchange_query(x, "id"))));
-    for (size_t i = 0; i < ARRAY_SIZE(numbers); i++)
-        if ((value = exchange_query(x, numbers[i])))
-            (void)json_object_set_new(all, numbers[i], json_loads(value, JSON_DECODE_ANY, NULL));
-    if ((value = exchange_query(x, "exclusive")))
-        (void)json_object_set_new(all, "exclusive", json_boolean(strcmp(value, "1") == 0));
     for (size_t n = 0; (value = exchange_query_nth(x, "label", n)); n++) {
         size_t len = strcspn(value, "=");
         _cleanup_free_ char *key = strndup(value, len);
-        if (key)
-            (void)json_object_set_new(labels, key, json_string(value[len] ? value + len + 1 : ""));
+        if (!key)
+            return failure_set(f, -ENOMEM, "out of memory");
+        if (json_object_set_new(labels, key, json_string(value[len] ? value + len + 1 : "")) < 0)
+            return failure_set(f, -EINVAL, "label is KEY=VALUE, in UTF-8");
     }
+    return 0;
+}
+
+/* What else than the body has to say, which is an archive: the query. */
+static int query_document(struct exchange *x, json_t *all, struct failure *f)
+{
+    static const char *const numbers[] = {"ttl", "idle_ttl"};
+    json_t *labels = json_object();
+    bool exclusive;
+    const char *value;
     (void)json_object_set_new(all, "labels", labels);
-    return all;
+    if ((value = exchange_query(x, "id")))
+        (void)json_object_set_new(all, "id", document_of_bytes(bytes_of_string(value)));
+    for (size_t i = 0; i < ARRAY_SIZE(numbers); i++)
+        if ((value = exchange_query(x, numbers[i])) &&
+            json_object_set_new(all, numbers[i], query_number(value)) < 0)
+            return failure_set(f, -EINVAL, "%s is a number of seconds", numbers[i]);
+    int r = files_query_flag(x, "exclusive", &exclusive, f);
+    (void)json_object_set_new(all, "exclusive", json_boolean(exclusive));
+    return r < 0 ? r : query_labels(x, labels, f);
 }
 
 static int create_from_archive(struct exchange *x, struct failure *f)
 {
-    json_t *document = query_document(x);
-    if (!document)
-        return failure_set(f, -ENOMEM, "out of memory");
-    int r = create_from(x, document, true, f);
+    json_t *document = json_object();
+    int r = document ? query_document(x, document, f) : failure_set(f, -ENOMEM, "out of memory");
+    if (r == 0)
+        r = create_from(x, document, true, f);
     json_decref(document);
     return r;
 }
@@ -258,6 +308,11 @@ int workspaces_create(struct exchange *x, struct failure *f)
     json_t *body;
     if (archives_is_one(x))
         return create_from_archive(x, f);
+    const char *type = exchange_field(x, "content-type");
+    if (type && !strcasestr(type, "json"))
+        return exchange_refuse(x, 415,
+                               "application/json is taken here, and archives: application/x-tar, "
+                               "application/zstd, application/gzip");
     int r = exchange_read_json(x, BODY_MAX, &body, f);
     if (r < 0)
         return r;
@@ -268,18 +323,30 @@ int workspaces_create(struct exchange *x, struct failure *f)
 
 /* --- change ---------------------------------------------------------------------------------- */
 
-/* If-Match: "REVISION" or *, which any that is there has. */
-static int revision_of(struct exchange *x, uint64_t *ret, struct failure *f)
+/* The revision that there is, if the conditions hold of it: that one alone is changed then. */
+static int revision_of(struct exchange *x, const struct wire_workspace_set *s, uint64_t *ret,
+                       struct failure *f)
 {
-    const char *match = exchange_field(x, "if-match");
-    char *end;
-    if (!match || strcmp(match, "*") == 0)
-        return 0;
-    errno = 0;
-    unsigned long long revision = match[0] == '"' ? strtoull(match + 1, &end, 10) : 0;
-    if (match[0] != '"' || errno || end == match + 1 || strcmp(end, "\"") != 0 || revision == 0)
-        return exchange_refuse(x, 412, "If-Match has no revision of a workspace, such as \"3\"");
-    *ret = revision;
+    const struct wire_message m = {.type = WIRE_WORKSPACE_GET,
+                                   .workspace_get = {.key = s->key, .flags = s->flags}};
+    struct wire_frame *frame;
+    const char *match = NULL, *none = NULL;
+    char tag[32];
+    int r = exchange_tags(x, "if-match", &match, f);
+    if (r == 0)
+        r = exchange_tags(x, "if-none-match", &none, f);
+    if (r < 0 || (!match && !none))
+        return r;
+    r = call(x, &m, &frame, f);
+    if (r < 0)
+        return r;
+    revision_tag(&frame->message.workspace, tag);
+    bool any = match && strcmp(match, "*") == 0;
+    *ret = any && !none ? 0 : frame->message.workspace.revision;
+    wire_frame_free(frame);
+    if ((match && !conditions_tag_listed(match, tag, true)) ||
+        (none && conditions_tag_listed(none, tag, false)))
+        return exchange_refuse(x, 412, "the workspace's revision is %s", tag);
     return 0;
 }
 
@@ -290,7 +357,7 @@ static int set(struct exchange *x, struct wire_message *m, const char *only, str
     m->type = WIRE_WORKSPACE_SET;
     int r = document_key(x, &s->key, &s->flags, f);
     if (r == 0)
-        r = revision_of(x, &s->revision, f);
+        r = revision_of(x, s, &s->revision, f);
     if (r == 0)
         r = call(x, m, &frame, f);
     return r < 0 ? r : reply_workspace(x, 200, frame, only);

@@ -171,6 +171,9 @@ def walk_workspaces(walk):
     walk.ask("GET", WS, 400, query="?by=nothing", id="w")
     answer = walk.ask("GET", WS, 200, id="w")
     assert lasting(answer) == lasting(made) and answer.fields["etag"] == f'"{made["revision"]}"'
+    walk.ask("GET", WS, 304, fields={"If-None-Match": answer.fields["etag"]}, id="w")
+    walk.ask("POST", "/v1/workspaces", 415, b"{}", {"Content-Type": "text/plain"})
+    walk.ask("POST", WS + "/exec", 415, b"{}", {"Content-Type": "text/plain"}, id="w")
     assert lasting(walk.ask("GET", WS, 200, query="?by=name", id=made["name"])) == lasting(made)
     changed = walk.ask("PATCH", WS, 200, {"labels": {"b": "2", "a": None}, "ttl": None}, {"If-Match": answer.fields["etag"]},
                        id="w").json
@@ -293,6 +296,7 @@ def walk_files(walk):
     walk.ask("POST", WS + "/move", 400, {"from": "d/f"}, id="w")
     walk.ask("POST", WS + "/move", 403, {"from": "d/f", "to": "x"}, id="w", token="reader")
     walk.ask("DELETE", FILE, 409, id="w", path="d")
+    walk.ask("DELETE", FILE, 412, fields={"If-Match": '"x"'}, **place)
     walk.ask("DELETE", FILE, 204, **place)
 
 

@@ -243,7 +243,7 @@ def test_what_is_wrong(web, tree, service):
             ("PUT", "/files/fifo", b"", 409, "EEXIST"), ("PUT", "/files/", b"", 409, "EISDIR"),
             ("PUT", "/files/f?mode=8", b"", 400, "EINVAL"), ("PUT", "/files/f?mode=07777", b"", 400, "EINVAL"),
             ("PUT", "/files/f?append=maybe", b"", 400, "EINVAL"),
-            ("DELETE", "/files/none", None, 404, "ENOENT"), ("DELETE", "/files/", None, 409, "EBUSY"),
+            ("DELETE", "/files/none", None, 404, "ENOENT"), ("DELETE", "/files/", None, 409, "EISDIR"),
             ("GET", "/list/f", None, 409, "ENOTDIR"), ("GET", "/list/?depth=65", None, 400, "EINVAL"),
             ("GET", "/stat/none", None, 404, "ENOENT"), ("POST", "/directories/d", b"", 409, "EEXIST"),
             ("POST", "/directories/x/y", b"", 404, "ENOENT"),
@@ -429,3 +429,86 @@ def test_grants(harness, run_berth):
     assert reader.ask("GET", "/files/f").body == b"1"
     for web in reader, writer, other:
         web.close()
+
+
+def test_conditions_of_a_removal(web, tree):
+    tag = web.ask("PUT", "/files/f", b"1").fields["etag"]
+    answer = web.ask("DELETE", "/files/f", If_Match='"x"')
+    assert answer.status == 412 and answer.json["effect"] == "none" and os.listdir(tree) == ["f"]
+    assert web.ask("DELETE", "/files/f", If_Match=f'"x", {tag}').status == 204
+    (tree / "d").mkdir()
+    problem(web.ask("DELETE", "/files/d", If_Match="*"), 400, "EINVAL")
+    assert os.listdir(tree) == ["d"]
+
+
+def test_conditions_that_cannot_be_kept_are_refused(web, tree):
+    (tree / "f").write_bytes(b"1")
+    for method, path, body in [("POST", "/move", {"from": "f", "to": "g"}), ("POST", "/snapshots", {}),
+                               ("POST", "/restore", {"snapshot": "s"}), ("DELETE", "", None),
+                               ("POST", "/directories/d", b""), ("POST", "/exec", {"argv": ["true"]})]:
+        problem(web.ask(method, path, body, If_Match='"1"'), 400, "EINVAL")
+    for tags in ("x", '"x', '"x" "y"', '"x", *', ""):
+        problem(web.ask("PUT", "/files/f", b"2", If_Match=tags), 400, "EINVAL")
+    assert os.listdir(tree) == ["f"] and (tree / "f").read_bytes() == b"1"
+
+
+def test_two_fields_are_one_list(web, tree):
+    tag = web.ask("PUT", "/files/f", b"1").fields["etag"]
+    fields = {"If-Match": '"x"', "if-match": tag}
+    web.start("PUT", "/files/f", b"2", fields)
+    assert web.http.answer("PUT").status == 200
+    web.start("PUT", "/files/f", b"3", {"If-None-Match": '"x"', "if-none-match": '"y"'})
+    assert web.http.answer("PUT").status == 200
+    assert (tree / "f").read_bytes() == b"3"
+
+
+def test_conditions_of_a_workspace(web):
+    tag = web.ask("GET", "").fields["etag"]
+    assert web.ask("GET", "", If_None_Match=f'"x", {tag}').status == 304
+    assert web.ask("GET", "", If_None_Match='"x"').status == 200
+    assert web.ask("PATCH", "", {"labels": {"a": "b"}}, If_Match='"x", "99"').status == 412
+    assert web.ask("PATCH", "", {"labels": {"a": "b"}}, If_Match=f'"x", {tag}').status == 200
+    assert web.ask("PATCH", "", {"labels": {"a": "c"}}, If_Match=tag).status == 412
+
+
+def test_parameters_that_mean_nothing_are_refused(web, tree):
+    for method, path, body in [("GET", "/list/?dept=2", None), ("PUT", "/files/f?parent=1", b""),
+                               ("GET", "/files/f?by=name", None), ("DELETE", "?lable=x", None)]:
+        assert "means nothing here" in problem(web.ask(method, path, body), 400, "EINVAL")["detail"]
+    known = problem(web.ask("POST", "/move", {"form": "f", "to": "g"}), 400, "EINVAL")["detail"]
+    assert '"form"' in known and "from, to, replace, parents" in known
+    answer = web.ask("POST", "/exec", b'{"argv": ["true"]}', Content_Type="text/plain")
+    assert answer.status == 415 and "application/json" in answer.json["detail"]
+    assert os.listdir(tree) == []
+
+
+def test_a_file_that_is_replaced_all_the_time_is_there(web, tree):
+    web.ask("PUT", "/files/f", b"0")
+    over = threading.Event()
+    statuses = set()
+
+    def replace():
+        n = 0
+        while not over.is_set():
+            n += 1
+            (tree / "new").write_bytes(b"%d" % n)
+            os.rename(tree / "new", tree / "f")
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    try:
+        for _ in range(300):
+            statuses.add(web.ask("GET", "/files/f").status)
+            statuses.add(web.ask("GET", "/stat/f").status)
+    finally:
+        over.set()
+        thread.join()
+    assert statuses <= {200, 503} and 200 in statuses
+
+
+def test_what_was_made_before_a_failure_is_told(web, tree):
+    answer = web.ask("PUT", "/files/a/b/f?parents=true", b"", If_Match='"x"')
+    assert answer.status == 412 and answer.json["effect"] == "unknown"
+    answer = web.ask("POST", "/move", {"from": "a", "to": "c/a/../x/a", "parents": True})
+    assert (tree / "c").is_dir()
+    assert web.ask("PUT", "/files/a/f", b"", If_Match='"x"').json["effect"] == "none"
