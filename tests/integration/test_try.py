@@ -111,7 +111,8 @@ def test_try_at_a_directory_with_a_space_and_purge(start_try, harness):
 def test_stop_refuses_a_mount_in_use_and_says_so(start_try, harness):
     start_try()
     with open(start_try.mountpoint / "demo" / "open", "w", encoding="utf-8"):
-        refused = start_try("--stop", check=False)
+        # In the mount itself: what it runs is there too, and is not what is to be left.
+        refused = harness.run([TRY, "--stop"], env=start_try.env, timeout=RUN_LIMIT, cwd=start_try.mountpoint / "demo")
     assert refused.returncode != 0 and refused.stderr.count("in use") == 1 == len(refused.stderr.splitlines())
     assert "(try)" not in refused.stderr and "timeout" not in refused.stderr
     assert service_pid(start_try.state), "the service must not go while its mount stays"
@@ -181,9 +182,9 @@ def test_try_as_an_ordinary_user(harness, build_dir, fuse_works):
     env = {"HOME": str(home), "PATH": "/usr/bin:/bin", "BERTH_TRY_BUILD": str(build),
            "BERTH_SKIP_PACKAGES": "1"}
 
-    def run(*args):
+    def run(*args, check=True):
         return harness.run([source / "contrib" / "try", *args], env=env, timeout=RUN_LIMIT, cwd="/",
-                           user=user.pw_uid, group=user.pw_gid, extra_groups=[], check=True)
+                           user=user.pw_uid, group=user.pw_gid, extra_groups=[], check=check)
 
     try:
         out = run().stdout
@@ -192,6 +193,9 @@ def test_try_as_an_ordinary_user(harness, build_dir, fuse_works):
         assert mounts.find_mount(home / "berth")
         run("--stop")
         assert mounts.find_mount(home / "berth") is None
+        subprocess.run(["chown", "-R", "root", str(build)], check=True)
+        refused = run(check=False)
+        assert refused.returncode == 1 and f"{build} is for root to write: say where to build" in refused.stderr
     finally:
         mounts.force_unmount(home)
         kill_leftover(home / ".local/state")
