@@ -149,7 +149,7 @@ static void errors_name_the_field(void **state)
         {"{\"limits\":{\"wall_time\":0}}",
          "limits.wall_time: must be a number of seconds, from 0.001"},
         {"{\"limits\":{\"wall_time\":\"0s\"}}", "limits.wall_time: "},
-        {"{\"limits\":{\"wall_time\":\"1w\"}}", "limits.wall_time: "},
+        {"{\"limits\":{\"wall_time\":\"1y\"}}", "limits.wall_time: "},
         {"{\"limits\":{\"wall_time\":true}}", "limits.wall_time: "},
         {"{\"user\":\"root\"}", "user: "},
         {"{\"user\":0}", "user: "},
