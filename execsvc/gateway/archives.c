@@ -188,6 +188,10 @@ int archives_import(struct exchange *x, const struct wire_message *create, struc
     if (r == 1)
         wire_frame_free(*ret);
     r = upstream_is_answered(i.call) ? -ENOENT : unpack_run(&source, &sink, &counts, f);
+    if (r == 0 && counts.skipped > 0)
+        r = failure_set(
+            f, -EINVAL,
+            "the archive has device nodes, or other entries that no workspace can have");
     if (r == 0)
         r = send_part(&i, &end);
     if (r < 0 && !upstream_is_answered(i.call)) {

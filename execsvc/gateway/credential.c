@@ -66,12 +66,16 @@ static bool is_own_name(const char *host)
  * are those that clients of a unix socket make up, and nobody else's. */
 static bool is_of_a_page(const struct exchange *x)
 {
-    const char *host = exchange_field(x, "host"), *origin = exchange_field(x, "origin");
+    const char *authority = strstr(x->request->target, "://");
+    /* RFC 9112 3.2.2: what an absolute target has counts, and not Host. */
+    const char *host =
+        authority && x->request->target[0] != '/' ? authority + 3 : exchange_field(x, "host");
+    const char *origin = exchange_field(x, "origin");
     const char *site = exchange_field(x, "sec-fetch-site");
     const char *name = origin ? strstr(origin, "://") : NULL;
     return (site && strcasecmp(site, "cross-site") == 0) ||
            (origin && (!name || !is_own_name(name + 3))) ||
-           (host && strchr(host, '.') && !is_own_name(host));
+           (host && memchr(host, '.', strcspn(host, ":/?")) && !is_own_name(host));
 }
 
 /* What must not be passed on: a status, or 0. */

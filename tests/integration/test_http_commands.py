@@ -109,6 +109,23 @@ def test_output_is_bounded(web):
     assert told["stdout_encoding"] == "utf-8" and set(told["stdout"]) == {"\0"}
 
 
+def test_the_rest_of_an_output_that_was_cut(web):
+    """It is had by the ID, from the first byte that is kept on."""
+    told = run(web, "sh", "-c", "head -c 9000000 /dev/zero; printf end")
+    end = told["stdout_offset"] + len(told["stdout"])
+    assert told["stdout_truncated"] and end < told["stdout_bytes"] == 9000003
+    rest = web.ask("GET", f"/exec/{told['id']}?stdout={end}").json
+    assert rest["stdout_offset"] >= end and rest["stdout"]
+    last = web.ask("GET", f"/exec/{told['id']}?stdout=8999000").json
+    assert last["stdout"].endswith("end") and last["stdout_offset"] == 8999000
+
+
+def test_a_stopped_workspace(web):
+    assert web.ask("POST", "/stop").status == 200
+    answer = web.ask("POST", "/exec", {"argv": ["true"]})
+    assert (answer.status, answer.json["retry"], answer.json["effect"]) == (409, False, "none")
+
+
 def test_detached_fed_and_attached_to(web):
     started = web.ask("POST", "/exec", {"argv": ["sh", "-c", "read a; echo got $a; cat"], "id": "c",
                                         "detach": True, "stdin_open": True})
@@ -116,6 +133,7 @@ def test_detached_fed_and_attached_to(web):
     assert web.ask("POST", "/exec/c/input", b"one\ntw").json == {"input": 6}
     wait_until(lambda: web.ask("GET", "/exec/c").json["stdout_bytes"] >= 8, what="its output")
     now = web.ask("GET", "/exec/c").json
+    assert now["exit_status"] is None
     assert now["verdict"] == "running" and now["stdout"].startswith("got one\n")
     assert web.ask("POST", "/exec/c/input?end=true", b"o\n").json == {"input": 8}
     ended = web.ask("GET", "/exec/c?follow=true").json

@@ -1,9 +1,11 @@
 """Files over HTTP: content with ranges and conditions, names, listings."""
 
 import hashlib
+import io
 import os
 import signal
 import socket
+import tarfile
 import threading
 from pathlib import Path
 from urllib.parse import quote
@@ -512,3 +514,27 @@ def test_what_was_made_before_a_failure_is_told(web, tree):
     answer = web.ask("POST", "/move", {"from": "a", "to": "c/a/../x/a", "parents": True})
     assert (tree / "c").is_dir()
     assert web.ask("PUT", "/files/a/f", b"", If_Match='"x"').json["effect"] == "none"
+
+
+def test_the_host_of_an_absolute_target(service, tree):
+    for host, status in (("evil.example", b"403"), ("localhost", b"200")):
+        with socket.socket(socket.AF_UNIX) as s:
+            s.connect(service.url[5:])
+            s.settimeout(20)
+            s.sendall(f"GET http://{host}/v1/workspaces HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            assert s.recv(65536).split()[1] == status
+
+
+def test_an_archive_with_a_device_node(web, tree, service):
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        node = tarfile.TarInfo("null")
+        node.type = tarfile.CHRTYPE
+        tar.addfile(node)
+    with web.another(workspace="made") as made:
+        problem(made.ask("GET", ""), 404, "ENOENT")
+        made.http.start("POST", "/v1/workspaces?id=made", data.getvalue(), {"Content-Type": "application/x-tar"}, False)
+        answer = made.http.answer("POST")
+        assert answer.status == 400 and b"device nodes" in answer.body
+    with web.another(workspace="made") as made:
+        problem(made.ask("GET", ""), 404, "ENOENT")
