@@ -229,6 +229,9 @@ int unpack_run(const struct unpack_source *source, const struct tree_sink *sink,
     }
     if (r != ARCHIVE_EOF)
         return fail_archive(&u);
+    /* The end has a block of its own, which is read then: without it the rest may be missing. */
+    if (archive_filter_bytes(u.archive, 0) <= archive_read_header_position(u.archive))
+        return failure_set(ret_failure, -EBADMSG, "the archive is cut: it has no end");
     r = sent(&u, tree_batch_flush(&u.batch));
     if (r == 0)
         *ret = u.counts;

@@ -538,3 +538,16 @@ def test_an_archive_with_a_device_node(web, tree, service):
         assert answer.status == 400 and b"device nodes" in answer.body
     with web.another(workspace="made") as made:
         problem(made.ask("GET", ""), 404, "ENOENT")
+
+
+def test_an_archive_that_is_cut_between_two_files(web, tree):
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("a"))
+        tar.addfile(tarfile.TarInfo("b"))
+    with web.another(workspace="made") as made:
+        problem(made.ask("GET", ""), 404, "ENOENT")
+        for size, status in ((512, 400), (1024, 400), (10240, 201)):
+            made.http.start("POST", "/v1/workspaces?id=made", data.getvalue()[:size],
+                            {"Content-Type": "application/x-tar"}, False)
+            assert made.http.answer("POST").status == status, size
