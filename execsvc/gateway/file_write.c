@@ -13,8 +13,8 @@
  * and 16 digits, in the directory where it is to be (store/unnamed.h). */
 #define PASSING_PREFIX ".berth-put-"
 
-/* Times that the condition is looked at anew because the file was replaced meanwhile. Stops somebody
- * who does that in a loop from holding the request. */
+/* Times that the condition is looked at anew because the file was replaced meanwhile. Stops
+ * somebody who does that in a loop from holding the request. */
 #define CONDITION_TRIES 16
 
 struct file_writer {

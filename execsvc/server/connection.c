@@ -512,10 +512,9 @@ static void request_complete(struct connection *c)
     struct failure refusal = {0};
     upgrade_credential(&caller, who->ssl, c->credential);
     int r = upgrade_answer(c->server, &caller, request, &c->grant, &text, &refusal);
-    if (r == UPGRADE_ACCEPTED && who != c && !http_relay_vouch(who, c)) {
-        connection_end(c, LOG_LEVEL_INFO, "too many clients are answered by HTTP");
-        return;
-    }
+    const char *busy = r == UPGRADE_ACCEPTED && who != c ? http_relay_vouch(who, c) : NULL;
+    if (busy)
+        r = upgrade_refuse_busy(busy, &text, &refusal);
     if (r == UPGRADE_ACCEPTED)
         r = begin_frames(c);
     if (r < 0) {

@@ -14,10 +14,11 @@ struct http_relay {
     struct connection *connection;
     struct bufferevent *gateway;
     char ticket[RELAY_TICKET_LEN + 1];
-    bool paused;       /* nothing is read from the client */
-    bool held;         /* nothing is read from the gateway */
-    bool client_ended; /* it has said all, */
-    bool told;         /* and the gateway knows */
+    char identity[GRANT_ID_MAX + 1]; /* of whom it was let in as first */
+    bool paused;                     /* nothing is read from the client */
+    bool held;                       /* nothing is read from the gateway */
+    bool client_ended;               /* it has said all, */
+    bool told;                       /* and the gateway knows */
 };
 
 static size_t queued(struct bufferevent *b)
@@ -143,12 +144,19 @@ static struct bufferevent *new_stream(struct connection *c, int *fd)
     return b;
 }
 
+/* The service's own user, or root, on this machine. */
+static bool is_own(const struct connection *c)
+{
+    return c->peer.local && (c->peer.uid == 0 || c->peer.uid == geteuid());
+}
+
 /* The oldest that has not got in makes room for a newer one. False: all have. */
-static bool make_room(struct server *s)
+static bool make_room(struct server *s, const struct connection *newer)
 {
     struct connection *oldest = NULL;
     struct listener *l;
-    if (s->relays_alive < s->relays_max)
+    unsigned kept = is_own(newer) ? 0 : s->relays_max / RELAY_OWN_PART;
+    if (s->relays_alive < s->relays_max - kept)
         return true;
     for (l = listener_first(s); l; l = listener_next(l)) {
         struct connection *c;
@@ -169,7 +177,7 @@ static bool make_room(struct server *s)
 int http_relay_begin(struct connection *c, struct bytes head, struct failure *f)
 {
     _cleanup_close_ int fd = -1;
-    if (!make_room(c->server))
+    if (!make_room(c->server, c))
         return failure_set(f, -EBUSY, "too many connections speak HTTP");
     struct http_relay *r = calloc(1, sizeof *r);
     if (!r || !make_ticket(r->ticket)) {
@@ -244,16 +252,31 @@ struct connection *http_relay_find(struct server *s, const char *ticket)
     return c;
 }
 
-bool http_relay_vouch(struct connection *outer, struct connection *inner)
+static bool has_its_share(const struct server *s, const char *identity)
+{
+    const struct connection *c;
+    unsigned count = 0;
+    TAILQ_FOREACH(c, &s->relays, link)
+    {
+        count += strcmp(c->relay->identity, identity) == 0;
+    }
+    return count >= s->relays_max - s->relays_max / RELAY_OTHERS_PART;
+}
+
+const char *http_relay_vouch(struct connection *outer, struct connection *inner)
 {
     struct server *s = outer->server;
     if (outer->list != &s->relays) {
         if (s->relay_count >= s->connections_max)
-            return false;
+            return "too many clients are answered by HTTP";
+        if (!is_own(outer) && has_its_share(s, inner->grant->id))
+            return "too many HTTP connections have this credential; close some";
+        (void)snprintf(outer->relay->identity, sizeof outer->relay->identity, "%s",
+                       inner->grant->id);
         connection_move(outer, &s->relays);
         if (!outer->relay->client_ended)
             (void)event_del(outer->timer);
     }
     inner->outer = outer;
-    return true;
+    return NULL;
 }

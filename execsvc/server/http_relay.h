@@ -24,6 +24,12 @@
 /* What is left of the last answer is taken within this time. */
 #define RELAY_LAST_S 60
 
+/* Of the places there are: one of so many is the service's own user's and root's, on this machine,
+ * and one of so many is not for who has all others with one credential. Stops one client from
+ * locking out everybody else. */
+#define RELAY_OWN_PART 8
+#define RELAY_OTHERS_PART 4
+
 struct http_relay;
 
 /* c has a complete header; head: what has been received and taken from the input. 0; a negative
@@ -41,5 +47,5 @@ void http_relay_free(struct http_relay *relay);
 /* The connection of this ticket, or NULL. */
 struct connection *http_relay_find(struct server *s, const char *ticket);
 
-/* inner was let in as outer's client. False: too many have been. */
-bool http_relay_vouch(struct connection *outer, struct connection *inner);
+/* inner was let in as outer's client. NULL, or why not: too many have been. */
+const char *http_relay_vouch(struct connection *outer, struct connection *inner);

@@ -415,10 +415,12 @@ static bool reads_tree(const struct wire_message *m)
 static bool is_too_much(const struct trees *t, const struct connection *c)
 {
     const struct tree_call *x;
-    size_t of_connection = 0;
+    size_t of_identity = 0;
     TAILQ_FOREACH(x, &t->calls, entry)
-    of_connection += x->call && x->call->connection == c;
-    return t->count >= TREES_MAX || of_connection >= TREES_OF_CONNECTION_MAX;
+    {
+        of_identity += strcmp(x->grant->id, connection_grant(c)->id) == 0;
+    }
+    return t->count >= TREES_MAX || of_identity >= TREES_OF_IDENTITY_MAX;
 }
 
 void trees_begin(struct trees *t, struct call *call, struct wire_frame *frame)

@@ -7,10 +7,10 @@
 #include "server/server.h"
 #include "wire/session.h"
 
-/* Threads at a time, in all and for one connection. Stop clients from taking all memory, and the
+/* Threads at a time, in all and for one credential. Stop clients from taking all memory, and the
  * disk from all others, by many transfers. */
 #define TREES_MAX 16
-#define TREES_OF_CONNECTION_MAX 8
+#define TREES_OF_IDENTITY_MAX 8
 
 /* Bytes of items of one transfer that wait in either direction. */
 #define TREES_WINDOW ((size_t)4 << 20)

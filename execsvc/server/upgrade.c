@@ -56,6 +56,11 @@ void upgrade_credential(const struct access_caller *caller, const SSL *ssl, uint
     OPENSSL_cleanse(all.data, all.len);
 }
 
+int upgrade_refuse_busy(const char *why, struct buffer *ret_text, struct failure *ret_refusal)
+{
+    return refuse(ret_text, ret_refusal, 503, why, "Retry-After: 5\r\n");
+}
+
 static int answer_stream(struct server *s, const struct access_caller *caller,
                          const struct http_request *request, struct grant **ret_grant,
                          struct buffer *ret_text, struct failure *ret_refusal)
@@ -79,7 +84,7 @@ static int answer_stream(struct server *s, const struct access_caller *caller,
                        : !audit_works(s->audit) ? "the service cannot write its audit log"
                                                 : NULL;
     if (busy)
-        return refuse(ret_text, ret_refusal, 503, busy, "Retry-After: 5\r\n");
+        return upgrade_refuse_busy(busy, ret_text, ret_refusal);
     *ret_grant = take_ptr(grant);
     return UPGRADE_ACCEPTED;
 }

@@ -19,3 +19,6 @@ enum { UPGRADE_ANSWERED = 0, UPGRADE_ACCEPTED = 1 };
 int upgrade_answer(struct server *s, const struct access_caller *caller,
                    const struct http_request *request, struct grant **ret_grant,
                    struct buffer *ret_text, struct failure *ret_refusal);
+
+/* What whoever was accepted is answered, if there is no place all the same. As upgrade_answer. */
+int upgrade_refuse_busy(const char *why, struct buffer *ret_text, struct failure *ret_refusal);

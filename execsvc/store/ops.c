@@ -20,6 +20,7 @@ static operation_function *const workspace_operations[] = {
     ROW(VISIBILITY, visibility),
 };
 
+/* clang-format off */
 static operation_function *const file_operations[] = {
     ROW(LOOKUP, lookup),
     ROW(FORGET, forget),
@@ -57,6 +58,7 @@ static operation_function *const file_operations[] = {
     ROW(READFILES, readfiles),
     ROW(READPARTS, readparts),
 };
+/* clang-format on */
 
 static operation_function *find_operation(enum wire_type type)
 {

@@ -53,14 +53,13 @@ void publish_before(struct file_session *session, const struct wire_message *m,
                     struct publication *ret)
 {
     *ret = (struct publication){0};
-    const bool replaces =
-        m->type == WIRE_UNLINK || m->type == WIRE_RENAME || m->type == WIRE_PLACE;
+    const bool replaces = m->type == WIRE_UNLINK || m->type == WIRE_RENAME || m->type == WIRE_PLACE;
     if (!replaces || !others_listen(session))
         return;
-    ret->victim =
-        m->type == WIRE_UNLINK   ? node_at(session, m->unlink.parent, m->unlink.name)
-        : m->type == WIRE_RENAME ? node_at(session, m->rename.new_parent, m->rename.new_name)
-                                 : node_at(session, m->place.parent, m->place.name);
+    ret->victim = m->type == WIRE_UNLINK ? node_at(session, m->unlink.parent, m->unlink.name)
+                  : m->type == WIRE_RENAME
+                      ? node_at(session, m->rename.new_parent, m->rename.new_name)
+                      : node_at(session, m->place.parent, m->place.name);
 }
 
 static void note_moved(struct file_session *session, uint64_t parent, struct bytes name)

@@ -1,7 +1,7 @@
-/* Files that are written before they have a name. Where the filesystem can make them so (O_TMPFILE),
- * nobody sees one, and it is gone with whoever writes it, however that ends. Elsewhere it has a name
- * that nothing else has, and which is taken away with its handle; only one that is being written
- * when the service itself is killed stays there. */
+/* Files that are written before they have a name. Where the filesystem can make them so
+ * (O_TMPFILE), nobody sees one, and it is gone with whoever writes it, however that ends. Elsewhere
+ * it has a name that nothing else has, and which is taken away with its handle; only one that is
+ * being written when the service itself is killed stays there. */
 #pragma once
 
 #include "store/ops.h"

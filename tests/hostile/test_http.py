@@ -438,3 +438,43 @@ def test_slow_clients(service):
         assert later.result() == [200, 408]
         assert body.result() in ([408], [])
         assert idle.result() == [200]
+
+
+def test_a_credential_has_its_share(harness):
+    """Who holds as many connections as one may leaves places for others, and for this machine's root."""
+    lines = ({"id": "greedy", "secret": "g" * 40, "workspaces": ["*"], "verbs": ["read"]},
+             {"id": "other", "secret": "o" * 40, "workspaces": ["*"], "verbs": ["read"]})
+    # 8 with so few descriptors: 6 for one credential, and 1 for the service's own user alone.
+    service = harness.start_service(unix=True, http=True, access_file=harness.access_file(*lines),
+                                    wrapper=["prlimit", "--nofile=384:384"])
+    unix, http = service.url, service.http_url
+    with ExitStack() as stack:
+        def get(url, token=None):
+            connection = stack.enter_context(Http(url, token))
+            return connection.get("/v1/workspaces")
+        assert [get(http, "g" * 40).status for _ in range(6)] == [200] * 6
+        refused = get(http, "g" * 40)
+        assert refused.status == 503 and refused.problem["retry"] is True
+        assert "this credential" in refused.problem["detail"], refused.problem
+        assert get(http, "o" * 40).status == 200
+        assert get(unix).status == 200
+
+
+def test_a_credential_has_its_share_of_transfers(harness):
+    """Who takes nothing of the archives that it has asked for leaves others the means to get theirs."""
+    lines = ({"id": "greedy", "secret": "g" * 40, "workspaces": ["*"], "verbs": ["read"]},
+             {"id": "other", "secret": "o" * 40, "workspaces": ["*"], "verbs": ["read"]})
+    service = harness.start_service(unix=True, http=True, access_file=harness.access_file(*lines))
+    unix, http = service.url, service.http_url
+    with Http(unix) as root, ExitStack() as stack:
+        assert root.ask("POST", "/v1/workspaces", {"id": "big"}).status == 201
+        assert root.ask("PUT", "/v1/workspaces/big/files/data", os.urandom(24 << 20)).status == 201
+        def begin():
+            connection = stack.enter_context(raw.connect(http))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.sendall(b"GET /v1/workspaces/big/archive HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer "
+                               + b"g" * 40 + b"\r\n\r\n")
+            return connection.recv(12)
+        assert [begin() for _ in range(8)] == [b"HTTP/1.1 200"] * 8
+        assert begin() == b"HTTP/1.1 503"
+        assert root.ask("POST", "/v1/workspaces/big/snapshots", {"id": "s"}).status == 201

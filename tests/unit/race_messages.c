@@ -249,13 +249,13 @@ static void on_place(struct race_scene *s)
     uint64_t node = s->f->reply.message.created.node;
     uint64_t handle = s->f->reply.message.created.handle;
     assert_true(t_write(s->f, handle, 0, "by the client") > 0);
-    (void)ask(s, &(struct wire_message){
-                     .type = WIRE_PLACE,
-                     .place = {.handle = handle,
-                               .parent = s->round % 3 ? s->e : s->d,
-                               .flags = s->round % 2 ? 0 : RENAME_NOREPLACE,
-                               .name = s->round % 2 ? pick(s, "placed", buffer)
-                                                    : bytes_of_string("victim")}});
+    (void)ask(s,
+              &(struct wire_message){.type = WIRE_PLACE,
+                                     .place = {.handle = handle,
+                                               .parent = s->round % 3 ? s->e : s->d,
+                                               .flags = s->round % 2 ? 0 : RENAME_NOREPLACE,
+                                               .name = s->round % 2 ? pick(s, "placed", buffer)
+                                                                    : bytes_of_string("victim")}});
     t_release(s->f, handle);
     t_forget(s->f, node, 1);
 }
