@@ -369,20 +369,8 @@ static void print_held(json_t *stats)
             entries, entries == 1 ? "y" : "ies", files, plural(files), bytes / 1024, used, unused);
 }
 
-/* Of a mount of another service its place is enough. */
-static void print_mount(json_t *mount, const char *service_url)
+static void print_mount(json_t *mount)
 {
-    const char *url = json_string_value(json_object_get(mount, "url"));
-    if (url && strcmp(url, service_url) != 0) {
-        (void)printf("  ");
-        print_text(json_string_value(json_object_get(mount, "mountpoint")));
-        (void)printf("  ");
-        print_text(json_string_value(json_object_get(mount, "state")));
-        (void)printf(", of ");
-        print_text(url);
-        (void)putchar('\n');
-        return;
-    }
     (void)printf("  ");
     print_text(json_string_value(json_object_get(mount, "mountpoint")));
     (void)printf("  ");
@@ -433,7 +421,7 @@ static void print_all(json_t *all)
     }
     (void)printf("Mounts%s\n", json_array_size(mounts) ? "" : ": none");
     for (size_t i = 0; i < json_array_size(mounts); i++)
-        print_mount(json_array_get(mounts, i), json_string_value(json_object_get(all, "url")));
+        print_mount(json_array_get(mounts, i));
 }
 
 static int collect(struct cli *cli, json_t *all)

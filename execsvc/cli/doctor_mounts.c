@@ -89,12 +89,7 @@ static void check_berth_mount(struct doctor *d, const struct mount_row *row)
     enum mount_state state = mount_state_read(row, &info, &failure);
     bool serving = json_is_true(json_object_get(json_object_get(info, "stats"), "serving"));
     json_decref(info);
-    if (!is_of_service(d, row) && state != MOUNT_FOREIGN) {
-        doctor_note(d, NULL, "another's mount at %s, of %s: %s", row->point, row->source,
-                    mount_state_name(state));
-        return;
-    }
-    report_fn *say = doctor_problem;
+    report_fn *say = is_of_service(d, row) ? doctor_problem : doctor_note;
     switch (state) {
     case MOUNT_CONNECTED:
         doctor_ok(d, "the mount at %s is connected to %s", row->point, row->source);

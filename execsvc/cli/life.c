@@ -13,11 +13,9 @@ bool life_add_label(json_t *labels, const char *word, bool removes)
 {
     const char *equals = strchr(word, '=');
     size_t len = strlen(word);
-    if (equals) {
-        json_t *value = json_string(equals + 1);
-        return equals > word && value &&
-               json_object_setn_new(labels, word, (size_t)(equals - word), value) == 0;
-    }
+    if (equals)
+        return equals > word && json_object_setn_new(labels, word, (size_t)(equals - word),
+                                                     json_string(equals + 1)) == 0;
     return removes && len > 1 && word[len - 1] == '-' &&
            json_object_setn_new(labels, word, len - 1, json_null()) == 0;
 }

@@ -57,7 +57,8 @@ int exchange_admit(struct exchange *x, struct failure *f)
     const char *const *names = nothing;
     const char *at = (const char *)x->query.data;
     bool conditional = false;
-    if (x->route->flags & (ROUTE_E2B | ROUTE_CONNECT | ROUTE_STREAM))
+    /* What is open to everybody may be asked with anything, as load balancers do. */
+    if (x->route->flags & (ROUTE_E2B | ROUTE_CONNECT | ROUTE_STREAM | ROUTE_OPEN))
         return 0;
     for (size_t i = 0; i < ARRAY_SIZE(rules); i++)
         if (rules[i].handler == x->route->handler) {

@@ -235,9 +235,10 @@ def repository(tmp_path):
     return top
 
 
-def test_worktree(harness, berth, service, repository):
+def test_worktree(harness, berth, service, repository, tmp_path):
     """A repository of its own, on the branch; git works in it, in the sandbox too; it can be fetched from."""
-    berth("create", "--worktree", repository, "w")
+    (tmp_path / "tmp").mkdir()
+    berth("create", "--worktree", repository, "w", env={**service.client_env(None), "TMPDIR": str(tmp_path / "tmp")})
     top = tree_of(service, "w")
     assert git(top, "symbolic-ref", "HEAD") == "refs/heads/main" and git(top, "status", "--porcelain") == ""
     assert (top / "file").read_text() == "2\n" and git(top, "rev-list", "--count", "HEAD") == "3"
@@ -250,7 +251,7 @@ def test_worktree(harness, berth, service, repository):
     git(repository, "fetch", "-q", mount.path / "w", "main")
     assert git(repository, "log", "-1", "--format=%s %an %ae %ce", "FETCH_HEAD") == "new B ü b@example b@example"
     assert git(repository, "status", "--porcelain") == "M file"
-    assert [name for name in os.listdir(os.environ.get("TMPDIR", "/tmp")) if name.startswith("berth-worktree-")] == []
+    assert os.listdir(tmp_path / "tmp") == []
 
 
 @pytest.mark.parametrize("ref,head,content", [("topic", "refs/heads/topic", "1\n"), ("v0", None, "0\n"),

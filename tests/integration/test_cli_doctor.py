@@ -360,24 +360,6 @@ def test_mount_that_cannot_be_asked(run_berth, harness, service, fuse_works):
 
 
 @needs_root
-def test_mounts_of_other_services_take_one_line(run_berth, harness, service, fuse_works):
-    """They are there, and are no fault of the service that is looked at."""
-    mount = RawMount(harness.new_path("other"), answer=json.dumps({"url": "unix:/nowhere", "stats": {"connected": False}}),
-                     source="unix:/nowhere")
-    try:
-        text = run_berth("doctor").stdout
-        (place,) = [i for i, line in enumerate(text.splitlines()) if str(mount.point) in line]
-        assert text.splitlines()[place].split() == ["note", "another's", "mount", "at", f"{mount.point},", "of",
-                                                    "unix:/nowhere:", "disconnected"]
-        assert "->" not in text.splitlines()[place + 1]
-        lines = run_berth("status").stdout.splitlines()
-        place = lines.index(f"  {mount.point}  disconnected, of unix:/nowhere")
-        assert all(not line.startswith("    ") for line in lines[place + 1:place + 2])
-    finally:
-        mount.close()
-
-
-@needs_root
 @pytest.mark.parametrize("there", [True, False])
 def test_the_helper_of_mount(harness, service, fuse_works, there):
     sbin = harness.new_path("sbin")
