@@ -39,6 +39,7 @@ struct http_reader {
     char name[FIELD_NAME_MAX];
     size_t name_len; /* may exceed the array: then it is no name that matters */
     bool in_value;
+    bool twice;   /* a field that must not be */
     uint8_t last; /* byte, 0 at first */
     enum field field;
     struct buffer values[FIELD_COUNT]; /* not of OTHER and SINGLE */
@@ -101,11 +102,8 @@ static int on_header_field(http_parser *p, const char *data, size_t len)
     }
     for (size_t i = 0; i < len && r->name_len + i < sizeof r->name; i++)
         r->name[r->name_len + i] = data[i];
-    if (r->name_len == 0 && (++r->field_count > FIELDS_MAX ||
-                             (r->field_count > 1 && reader_append(r, &r->fields, "", 1) < 0))) {
-        r->error = r->error < 0 ? r->error : -EMSGSIZE;
+    if (r->name_len == 0 && r->field_count++ > 0 && reader_append(r, &r->fields, "", 1) < 0)
         return -1;
-    }
     r->name_len += len;
     for (size_t i = 0; i < len; i++) {
         const char c = data[i] >= 'A' && data[i] <= 'Z' ? (char)(data[i] - 'A' + 'a') : data[i];
@@ -167,10 +165,8 @@ static int on_header_value(http_parser *p, const char *data, size_t len)
             return -1;
         if (reader_append(r, &r->fields, "", 1) < 0)
             return -1;
-        if (r->field == FIELD_SINGLE && named_before(r)) {
-            r->error = -EPROTO;
-            return -1;
-        }
+        if (r->field == FIELD_SINGLE && r->field_count <= FIELDS_MAX && named_before(r))
+            r->twice = true;
     }
     if (reader_append(r, &r->fields, data, len) < 0)
         return -1;
@@ -239,12 +235,16 @@ static int on_headers_complete(http_parser *p)
                  list_has(buffer_view(&r->values[FIELD_CONNECTION]), "upgrade");
     q->upgrade_berth = q->upgrade && list_has(buffer_view(&r->values[FIELD_UPGRADE]), "berth/1");
     q->authorization = buffer_view(&r->values[FIELD_AUTHORIZATION]);
-    /* RFC 9112 3.2: exactly one Host. Two credentials are one too many to judge by. */
+    /* What a whole header is judged by is judged when it is whole, so that the answer does not
+     * depend on how the bytes came. RFC 9112 3.2: exactly one Host. Two credentials are one too
+     * many to judge by. */
     if ((q->http_1_1 && r->seen[FIELD_HOST] != 1) || r->seen[FIELD_AUTHORIZATION] > 1 ||
         p->http_major != 1)
         r->error = -EBADMSG;
+    else if (r->field_count > FIELDS_MAX)
+        r->error = -EMSGSIZE;
     else
-        r->error = judge_body(r, p);
+        r->error = r->twice ? -EPROTO : judge_body(r, p);
     /* Strings, all of them. */
     if (r->error == 0 && ((r->field_count > 0 && reader_append(r, &r->fields, "", 1) < 0) ||
                           reader_append(r, &r->target, "", 1) < 0))
