@@ -78,9 +78,6 @@ void file_writer_free(struct file_writer *w);
 DEFINE_CLEANUP(struct file_writer *, file_writer_free);
 #define _cleanup_writer_ _cleanup_(file_writer_free_pointer)
 
-/* True for names that files have that are being written, where there are none without. */
-bool file_name_is_passing(const char *name);
-
 /* --- names ----------------------------------------------------------------------------------- */
 
 /* An entry of a directory. type: S_IFMT part of the mode; attr NULL: it was gone when it was looked

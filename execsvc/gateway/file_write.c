@@ -9,10 +9,6 @@
 #define WRITE_SIZE (256 << 10)
 #define WRITE_AHEAD 4
 
-/* Where the service's filesystem has no files without a name, what is being written is called so,
- * and 16 digits, in the directory where it is to be (store/unnamed.h). */
-#define PASSING_PREFIX ".berth-put-"
-
 /* Times that the condition is looked at anew because the file was replaced meanwhile. Stops
  * somebody who does that in a loop from holding the request. */
 #define CONDITION_TRIES 16
@@ -29,13 +25,6 @@ struct file_writer {
     uint32_t sizes[WRITE_AHEAD];
     size_t first, count;
 };
-
-bool file_name_is_passing(const char *name)
-{
-    size_t prefix = strlen(PASSING_PREFIX);
-    return strncmp(name, PASSING_PREFIX, prefix) == 0 &&
-           strspn(name + prefix, "0123456789abcdef") == 16 && name[prefix + 16] == '\0';
-}
 
 /* --- beginning ------------------------------------------------------------------------------- */
 

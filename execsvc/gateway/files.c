@@ -192,7 +192,7 @@ static int on_entry(void *context, const char *name, uint32_t type, uint64_t nod
     struct lister *l = context;
     _cleanup_buffer_ struct buffer path = {0}, target = {0};
     struct failure f;
-    if (file_name_is_passing(name) || !attr)
+    if (!attr)
         return 0;
     if (l->left == 0) {
         l->cut = true;

@@ -307,7 +307,7 @@ static int on_entry(void *context, const char *name, uint32_t type, uint64_t nod
     struct scan *s = context;
     struct observer *w = s->watch;
     struct entry *e;
-    if (!attr || file_name_is_passing(name) || find_name(w, s->directory, name))
+    if (!attr || find_name(w, s->directory, name))
         return 0;
     int r = add(w, s->directory, name, node, attr, &e);
     if (r == 0 && !s->quiet && tell(w, OBSERVER_CREATED, e) < 0)
@@ -361,8 +361,7 @@ static int name_changed(struct observer *w, struct entry *directory, const char 
 {
     uint64_t node;
     struct wire_attr attr;
-    if ((directory != w->root && !w->recursive) || (w->only && strcmp(name, w->only) != 0) ||
-        file_name_is_passing(name))
+    if ((directory != w->root && !w->recursive) || (w->only && strcmp(name, w->only) != 0))
         return 0;
     int r = look_up(w, directory->node, name, &node, &attr, f);
     if (r < 0)

@@ -315,6 +315,12 @@ def test_listing(web, tree):
     problem(web.ask("GET", "/list/?depth=3&limit=10"), 413, "EMSGSIZE")
 
 
+def test_no_name_is_left_out_of_a_listing(web, tree):
+    """Nor one that looks like a file which is being written: nobody hides anything by its name."""
+    assert web.ask("PUT", "/files/.berth-put-0123456789abcdef", b"x").status == 201
+    assert [entry["name"] for entry in web.ask("GET", "/list/").json["entries"]] == [".berth-put-0123456789abcdef"]
+
+
 @pytest.mark.parametrize("reset", [False, True])
 def test_an_upload_that_is_cut_leaves_nothing(web, tree, service, reset):
     """Nor has it a name while it comes, which whoever is killed would leave."""
