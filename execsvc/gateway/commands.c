@@ -432,11 +432,28 @@ int exec_attach(struct exchange *x, struct failure *f)
     return r < 0 ? r : report(&p, f);
 }
 
+/* Attaches to a command that has not ended: *ret_started. */
+static int attach_to_running(struct exchange *x, const struct wire_exec_attach *m,
+                             struct invocation **ret, struct invocation_event *ret_started,
+                             struct failure *f)
+{
+    struct upstream *u;
+    int r = exchange_upstream(x, &u, f);
+    if (r == 0)
+        r = invocation_attach(u, m, ret, f);
+    if (r == 0)
+        r = invocation_next(*ret, -1, ret_started, f);
+    if (r < 0)
+        return r;
+    return ret_started->kind == INVOCATION_STARTED && ret_started->started.pid != 0
+               ? 0
+               : failure_set(f, -ESRCH, "the command has ended");
+}
+
 /* Everything that is in the body, at the input's present end; or at an offset, of which what was
  * received already is dropped. */
 int exec_input(struct exchange *x, struct failure *f)
 {
-    struct upstream *u;
     _cleanup_invocation_ struct invocation *v = NULL;
     struct invocation_event event;
     struct bytes data;
@@ -447,15 +464,9 @@ int exec_input(struct exchange *x, struct failure *f)
                                        .id = id_of(x)};
     int r = files_query_flag(x, "end", &end, f);
     if (r == 0)
-        r = exchange_upstream(x, &u, f);
-    if (r == 0)
-        r = invocation_attach(u, &m, &v, f);
-    if (r == 0)
-        r = invocation_next(v, -1, &event, f);
+        r = attach_to_running(x, &m, &v, &event, f);
     if (r < 0)
         return r;
-    if (event.kind != INVOCATION_STARTED || event.started.pid == 0)
-        return failure_set(f, -ESRCH, "the command has ended");
     received = event.started.input;
     exchange_set_effect(x, EXCHANGE_EFFECT_UNKNOWN);
     while ((r = exchange_next(x, &data, f)) > 0) {
@@ -553,7 +564,6 @@ int exec_kill(struct exchange *x, struct failure *f)
 int exec_resize(struct exchange *x, struct failure *f)
 {
     _cleanup_invocation_ struct invocation *v = NULL;
-    struct upstream *u;
     struct invocation_event event;
     json_t *body = NULL;
     json_error_t error;
@@ -567,15 +577,10 @@ int exec_resize(struct exchange *x, struct failure *f)
         r = failure_set(f, -EINVAL, "rows and columns are numbers from 1 to 65535");
     json_decref(body);
     if (r == 0)
-        r = exchange_upstream(x, &u, f);
-    if (r == 0)
-        r = invocation_attach(u, &m, &v, f);
-    if (r == 0)
-        r = invocation_next(v, -1, &event, f);
+        r = attach_to_running(x, &m, &v, &event, f);
     if (r < 0)
         return r;
-    if (event.kind != INVOCATION_STARTED || event.started.pid == 0 ||
-        invocation_resize(v, (uint32_t)rows, (uint32_t)columns) < 0)
+    if (invocation_resize(v, (uint32_t)rows, (uint32_t)columns) < 0)
         return failure_set(f, -ESRCH, "the command has ended");
     r = invocation_leave(take_ptr(v), f);
     return r < 0 ? r : exchange_reply_empty(x, 204);

@@ -418,6 +418,19 @@ static uint32_t wanted_state(struct exchange *x)
     return running == paused ? 0 : running ? WIRE_WORKSPACE_RUNNING : WIRE_WORKSPACE_STOPPED;
 }
 
+/* Takes all. r: of what filled it; last: of the page, where the next one begins if there is more.
+ */
+static int reply_page(struct exchange *x, int r, json_t *all, bool more, struct bytes last)
+{
+    if (r == 0 && more && last.len > 0)
+        r = exchange_add_field(x, "X-Next-Token", "%.*s", (int)last.len, (const char *)last.data);
+    if (r < 0) {
+        json_decref(all);
+        return r;
+    }
+    return exchange_reply_json(x, 200, all);
+}
+
 int e2b_sandboxes_list(struct exchange *x, struct failure *ret_failure)
 {
     _cleanup_buffer_ struct buffer selectors = {0};
@@ -454,15 +467,9 @@ int e2b_sandboxes_list(struct exchange *x, struct failure *ret_failure)
         if (r == 0)
             r = json_array_append_new(all, info_json(&m.workspace)) < 0 ? -ENOMEM : 0;
     }
-    if (r == 0 && frame->message.workspaces.more && m.workspace.name.len > 0)
-        r = exchange_add_field(x, "X-Next-Token", "%.*s", (int)m.workspace.name.len,
-                               (const char *)m.workspace.name.data);
+    r = reply_page(x, r, all, frame->message.workspaces.more, m.workspace.name);
     wire_frame_free(frame);
-    if (r < 0) {
-        json_decref(all);
-        return r;
-    }
-    return exchange_reply_json(x, 200, all);
+    return r;
 }
 
 /* We measure nothing of a sandbox. */
@@ -617,15 +624,9 @@ int e2b_snapshots_list(struct exchange *x, struct failure *ret_failure)
         if (r == 0)
             r = json_array_append_new(all, snapshot_json(&m.snapshot)) < 0 ? -ENOMEM : 0;
     }
-    if (r == 0 && frame->message.snapshots.more && m.snapshot.id.len > 0)
-        r = exchange_add_field(x, "X-Next-Token", "%.*s", (int)m.snapshot.id.len,
-                               (const char *)m.snapshot.id.data);
+    r = reply_page(x, r, all, frame->message.snapshots.more, m.snapshot.id);
     wire_frame_free(frame);
-    if (r < 0) {
-        json_decref(all);
-        return r;
-    }
-    return exchange_reply_json(x, 200, all);
+    return r;
 }
 
 /* A snapshot is a template to E2B. */

@@ -98,28 +98,33 @@ static void decompression_release(struct decompression *d)
     free(d->in);
 }
 
+/* Some more of what is in the frame. */
+static int decompress(struct decompression *d, ZSTD_outBuffer *out)
+{
+    if (d->in_pos == d->in_len) {
+        d->in_pos = 0;
+        int r = file_read_up_to(d->fd, d->in, d->in_size, &d->in_len);
+        if (r < 0)
+            return r;
+        if (d->in_len == 0)
+            return -EIO; /* cut off */
+    }
+    ZSTD_inBuffer in = {.src = d->in, .size = d->in_len, .pos = d->in_pos};
+    size_t left = ZSTD_decompressStream(d->zstd, out, &in);
+    if (ZSTD_isError(left))
+        return -EIO;
+    d->in_pos = in.pos;
+    d->ended = left == 0;
+    return 0;
+}
+
 static int read_all(struct decompression *d, void *data, size_t len)
 {
     ZSTD_outBuffer out = {.dst = data, .size = len};
-    while (out.pos < out.size) {
-        if (d->ended)
-            return -EIO;
-        if (d->in_pos == d->in_len) {
-            d->in_pos = 0;
-            int r = file_read_up_to(d->fd, d->in, d->in_size, &d->in_len);
-            if (r < 0)
-                return r;
-            if (d->in_len == 0)
-                return -EIO; /* cut off */
-        }
-        ZSTD_inBuffer in = {.src = d->in, .size = d->in_len, .pos = d->in_pos};
-        size_t left = ZSTD_decompressStream(d->zstd, &out, &in);
-        if (ZSTD_isError(left))
-            return -EIO;
-        d->in_pos = in.pos;
-        d->ended = left == 0;
-    }
-    return 0;
+    int r = 0;
+    while (r == 0 && out.pos < out.size)
+        r = d->ended ? -EIO : decompress(d, &out);
+    return r;
 }
 
 /* The checksum stands behind the last byte. */
@@ -127,21 +132,10 @@ static int read_end(struct decompression *d)
 {
     uint8_t none;
     ZSTD_outBuffer out = {.dst = &none, .size = 0};
-    while (!d->ended) {
-        if (d->in_pos == d->in_len) {
-            d->in_pos = 0;
-            int r = file_read_up_to(d->fd, d->in, d->in_size, &d->in_len);
-            if (r < 0 || d->in_len == 0)
-                return r < 0 ? r : -EIO;
-        }
-        ZSTD_inBuffer in = {.src = d->in, .size = d->in_len, .pos = d->in_pos};
-        size_t left = ZSTD_decompressStream(d->zstd, &out, &in);
-        if (ZSTD_isError(left))
-            return -EIO;
-        d->in_pos = in.pos;
-        d->ended = left == 0;
-    }
-    return 0;
+    int r = 0;
+    while (r == 0 && !d->ended)
+        r = decompress(d, &out);
+    return r;
 }
 
 static bool fills(const struct wire_list *list)
