@@ -158,6 +158,18 @@ int paths_cache_dir(char **ret, struct failure *ret_failure)
     return r < 0 ? r : print(ret, ret_failure, "%s/.cache/berth", home);
 }
 
+int paths_places_dir(char **ret, struct failure *ret_failure)
+{
+    const char *xdg = xdg_directory("XDG_STATE_HOME");
+    if (xdg)
+        return print(ret, ret_failure, "%s/berth-client/places", xdg);
+    if (geteuid() == 0)
+        return print(ret, ret_failure, "/var/lib/berth-client/places");
+    _cleanup_free_ char *home = NULL;
+    int r = home_directory(&home, ret_failure);
+    return r < 0 ? r : print(ret, ret_failure, "%s/.local/state/berth-client/places", home);
+}
+
 int paths_config_file(char **ret, struct failure *ret_failure)
 {
     _cleanup_free_ char *file = NULL;

@@ -6,6 +6,8 @@
  *   socket              RUNTIME/berthd.sock       default URL   unix:RUNTIME/berthd.sock
  *   service root        /var/lib/berth for root; else $XDG_STATE_HOME/berth, else
  *                       ~/.local/state/berth
+ *   places              $XDG_STATE_HOME/berth-client/places; else /var/lib/berth-client/places for
+ *                       root; else ~/.local/state/berth-client/places: never in a service root
  *   cache               $XDG_CACHE_HOME/berth; else /var/cache/berth for root; else ~/.cache/berth
  *   configuration       $XDG_CONFIG_HOME/berth/berth.json, else ~/.config/berth/berth.json, if
  *                       that exists; else /etc/berth/berth.json
@@ -24,6 +26,7 @@ int paths_default_url(char **ret, struct failure *ret_failure);
 /* -ENOENT: no home directory can be told. */
 int paths_service_root(char **ret, struct failure *ret_failure);
 int paths_cache_dir(char **ret, struct failure *ret_failure);
+int paths_places_dir(char **ret, struct failure *ret_failure);
 
 /* The first of the two that exists; *ret NULL when neither does (not a failure). */
 int paths_config_file(char **ret, struct failure *ret_failure);

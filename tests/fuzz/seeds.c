@@ -348,6 +348,11 @@ static void corpus(const char *dir)
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++)
         write_seed(dir, "fuzz_policy", (char[]){(char)('a' + i), 0}, '{',
                    bytes_of_string(policies[i]));
+    static const char place[] =
+        "\"version\":1,\"id\":\"a/b\",\"provider\":\"docker\",\"sandbox\":\"berth-a-1\",\"name\":"
+        "\"berth-a-1\",\"parameters\":{\"image\":\"debian:12\"},\"url\":\"exec:true\",\"state\":"
+        "\"ready\",\"created\":1,\"created_by\":\"me\"}";
+    write_seed(dir, "fuzz_place", "place", '{', bytes_of_string(place));
     static const char *const ids[] = {"hread", "./../etc", "aa%2F", "%2E.", "~~", "\xc3\xa9"};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         char name[16];
