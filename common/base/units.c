@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -52,4 +53,20 @@ bool units_size(const char *text, uint64_t *ret)
         return false;
     *ret = (uint64_t)n << shift;
     return true;
+}
+
+char *units_size_text(uint64_t bytes, char *text)
+{
+    static const char letters[] = "KMGTPE";
+    if (bytes < 1024) {
+        (void)snprintf(text, UNITS_SIZE_TEXT, "%u B", (unsigned)bytes);
+        return text;
+    }
+    double n = (double)bytes / 1024;
+    size_t i = 0;
+    /* What would be rounded to 1024.0 is 1.0 of the next. */
+    for (; n >= 1023.95 && letters[i + 1]; i++)
+        n /= 1024;
+    (void)snprintf(text, UNITS_SIZE_TEXT, "%.1f %ciB", n, letters[i]);
+    return text;
 }

@@ -15,8 +15,7 @@
 
 struct upload {
     struct tree_call *call;
-    struct progress progress;
-    uint64_t bytes;
+    struct progress *progress;
     int fd;
     uint8_t data[READ_SIZE];
 };
@@ -29,8 +28,7 @@ static ssize_t read_archive(void *context, const void **ret)
     int r = file_read_up_to(u->fd, u->data, sizeof u->data, &len);
     if (r < 0)
         return r;
-    u->bytes += len;
-    progress_show(&u->progress, u->bytes, 0);
+    progress_add(u->progress, len);
     return (ssize_t)len;
 }
 
@@ -40,7 +38,15 @@ static int upload_part(void *context, const struct wire_list *items)
     return tree_call_part(u->call, items);
 }
 
-int archive_upload(struct cli *cli, const char *id, const char *file, struct tree_call *call)
+/* 0: it has none, as a pipe. */
+static uint64_t size_of(int fd)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
+}
+
+int archive_upload(struct cli *cli, const char *file, struct tree_call *call,
+                   struct progress *progress)
 {
     _cleanup_free_ struct upload *u = calloc(1, sizeof *u);
     _cleanup_close_ int opened = -1;
@@ -59,11 +65,11 @@ int archive_upload(struct cli *cli, const char *id, const char *file, struct tre
     }
     u->call = call;
     u->fd = standard ? STDIN_FILENO : opened;
-    u->progress.what = id;
+    u->progress = progress;
+    progress_set(progress, 0, standard ? 0 : size_of(opened));
     const struct unpack_source source = {.read = read_archive, .context = u};
     const struct tree_sink sink = {.part = upload_part, .context = u};
     int r = unpack_run(&source, &sink, &counts, &failure);
-    progress_end(&u->progress);
     if (r == 0)
         r = tree_call_end_items(call);
     else if (r != -ECANCELED) /* the service says why it takes no more */
@@ -99,9 +105,9 @@ static enum pack_compression choose(const char *file, const char *compression)
     return file && (ends_with(file, ".gz") || ends_with(file, ".tgz")) ? PACK_GZIP : PACK_PLAIN;
 }
 
-static int pack_all(const char *id, struct tree_call *call, struct pack *pack, struct failure *f)
+static int pack_all(struct tree_call *call, struct pack *pack, struct progress *progress,
+                    struct failure *f)
 {
-    struct progress progress = {.what = id};
     struct pack_counts counts;
     struct wire_list items;
     uint64_t total;
@@ -110,9 +116,8 @@ static int pack_all(const char *id, struct tree_call *call, struct pack *pack, s
         r = pack_list(pack, &items, f);
         if (r < 0)
             break;
-        progress_show(&progress, pack_counts(pack).size, total);
+        progress_set(progress, pack_counts(pack).size, total);
     }
-    progress_end(&progress);
     return r < 0 ? r : pack_finish(pack, &counts, f);
 }
 
@@ -139,7 +144,8 @@ int archive_download(struct cli *cli, const char *id, const char *file, const ch
         cli_error(cli, "%s: %s", standard ? "standard output" : file, strerror(-r));
         tree_call_drop(call);
     } else {
-        r = pack_all(id, call, pack, &failure);
+        _cleanup_progress_ struct progress *progress = progress_start(id, 0, PROGRESS_BYTES);
+        r = pack_all(call, pack, progress, &failure);
         /* What was received before the service failed is no archive of it. */
         int answer = tree_call_finish(call, &reply, r < 0 ? &(struct failure){0} : &failure);
         if (answer == 0)

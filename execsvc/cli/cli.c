@@ -7,6 +7,7 @@
 #include "cli/here.h"
 #include "cli/text.h"
 #include "stream/url.h"
+#include "terminal/progress.h"
 
 enum {
     OPTION_URL = 256,
@@ -51,6 +52,7 @@ __attribute__((format(printf, 2, 0))) static void print_error(const struct cli *
     if (r == 0)
         r = buffer_append(&line, "\n", 1);
     free(sentence);
+    progress_hide();
     /* In one piece, so that lines of several programs do not mix. */
     if (r == 0)
         (void)fwrite(line.data, 1, line.len, stderr);

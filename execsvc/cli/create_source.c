@@ -18,11 +18,24 @@ bool create_source_given(const struct create_source *s, const char **ret_error)
     return count > 0;
 }
 
+struct counted_call {
+    struct tree_call *call;
+    struct progress *progress;
+};
+
+static int send_part(void *context, const struct wire_list *items)
+{
+    const struct counted_call *counted = context;
+    progress_add(counted->progress, items->len);
+    return tree_call_part(counted->call, items);
+}
+
 static int send_worktree(struct cli *cli, const char *spec, const char *path,
-                         struct tree_call *call)
+                         struct tree_call *call, struct progress *progress)
 {
     const struct tree_reader_options options = {0};
-    const struct tree_sink sink = {.part = tree_call_part, .context = call};
+    struct counted_call counted = {.call = call, .progress = progress};
+    const struct tree_sink sink = {.part = send_part, .context = &counted};
     struct tree_counts counts;
     struct failure failure = {0};
     _cleanup_close_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -65,15 +78,20 @@ static int run(struct cli *cli, const struct create_source *s, const char *id,
     int r = tree_call_begin(cli, &request, &call);
     if (r < 0)
         return r;
+    _cleanup_progress_ struct progress *progress =
+        progress_start(id, 0, s->from || worktree ? PROGRESS_BYTES : PROGRESS_STEPS);
     if (s->from)
-        r = archive_upload(cli, id, s->from, call);
+        r = archive_upload(cli, s->from, call, progress);
     else if (worktree)
-        r = send_worktree(cli, s->worktree, worktree, call);
+        r = send_worktree(cli, s->worktree, worktree, call, progress);
     if (r < 0) {
         tree_call_drop(call);
         return r;
     }
+    /* All of it has gone; that it is on the service's disk is what takes the time now. */
+    progress_step(progress, "the service makes it");
     r = tree_call_finish(call, &reply, &failure);
+    progress_end(take_ptr(progress));
     if (r == -EEXIST)
         cli_error(cli, "%s: %s", id,
                   failure.text[0] ? failure.text : "a workspace of this ID exists");

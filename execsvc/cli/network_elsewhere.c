@@ -34,7 +34,8 @@ void doctor_check_certificates(struct doctor *d)
 }
 
 /* Whoever would call these has become berth-network before. */
-int archive_upload(struct cli *cli, const char *id, const char *file, struct tree_call *call)
+int archive_upload(struct cli *cli, const char *file, struct tree_call *call,
+                   struct progress *progress)
 {
     return -EPROTONOSUPPORT;
 }

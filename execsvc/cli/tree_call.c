@@ -1,14 +1,10 @@
 #include "cli/tree_call.h"
 
-#include <stdio.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "config/config.h"
 #include "gateway/upstream.h"
 #include "stream/url.h"
-
-#define PROGRESS_EVERY_MS 200
 
 struct tree_call {
     struct upstream *upstream;
@@ -96,29 +92,4 @@ int tree_call_finish(struct tree_call *call, struct wire_frame **ret, struct fai
     int r = upstream_finish(take_ptr(call->call), ret, ret_failure);
     tree_call_drop(call);
     return r;
-}
-
-/* --- progress ---------------------------------------------------------------------------- */
-
-void progress_show(struct progress *p, uint64_t bytes, uint64_t total)
-{
-    uint64_t now = clock_monotonic_ns();
-    if (now < p->next_ns || !isatty(STDERR_FILENO))
-        return;
-    /* Nothing of what is done at once is shown. */
-    if (p->next_ns > 0) {
-        (void)fprintf(stderr, "\r\033[K%s: %.1f MiB", p->what, (double)bytes / 1048576);
-        if (total > bytes)
-            (void)fprintf(stderr, " of %.1f", (double)total / 1048576);
-        (void)fflush(stderr);
-        p->shown = true;
-    }
-    p->next_ns = now + PROGRESS_EVERY_MS * NSEC_PER_MSEC;
-}
-
-void progress_end(struct progress *p)
-{
-    if (p->shown)
-        (void)fprintf(stderr, "\r\033[K");
-    p->shown = false;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cli/cli.h"
+#include "terminal/progress.h"
 #include "wire/tree_batch.h"
 
 struct tree_call;
@@ -27,19 +28,10 @@ int tree_call_finish(struct tree_call *call, struct wire_frame **ret, struct fai
 /* Frees the call; the service is told that nobody wants it. NULL is allowed. */
 void tree_call_drop(struct tree_call *call);
 
-/* How far it is, on a terminal: "demo: 12.3 MiB", now and then, on one line that is then taken
- * away. */
-struct progress {
-    const char *what;
-    uint64_t next_ns;
-    bool shown;
-};
-void progress_show(struct progress *p, uint64_t bytes, uint64_t total);
-void progress_end(struct progress *p);
-
 /* Sends an archive's items, from a file (- is standard input) or as they come. The failure has been
- * printed. In berth-network; `berth` becomes that before. */
-int archive_upload(struct cli *cli, const char *id, const char *file, struct tree_call *call);
+ * printed. In berth-network; `berth` becomes that before. progress counts bytes. */
+int archive_upload(struct cli *cli, const char *file, struct tree_call *call,
+                   struct progress *progress);
 
 /* Writes the call's items to an archive: "-" or NULL is standard output. Its name tells whether it
  * is compressed, unless `compression` does. A file is there whole, or is left as it was. */
