@@ -6,207 +6,25 @@
 #include <string.h>
 
 #include "base/buffer.h"
+#include "config/document.h"
 #include "config/paths.h"
+#include "config/services_private.h"
 #include "stream/url.h"
 
-#define CONFIG_FILE_MAX (1024 * 1024) /* a wrong file, such as a device, must not fill memory */
-#define CONNECT_TIMEOUT_MAX 3600      /* seconds */
-#define PERSIST_MAX (7 * 24 * 3600)   /* seconds */
-
-/* The configuration file, or one without settings when there is none. */
-struct document {
-    char *file; /* absolute; NULL: none */
-    char *directory;
-    json_t *root;
-};
-
-static void document_release(struct document *d)
-{
-    free(d->file);
-    free(d->directory);
-    json_decref(d->root);
-}
-
-static void json_release(json_t **object)
-{
-    json_decref(*object);
-}
-
-static int no_memory(struct failure *f)
-{
-    return failure_set(f, -ENOMEM, "out of memory");
-}
-
-/* --- the file ------------------------------------------------------------------------------ */
-
-/* Keys of one object; anything else in it is an error. */
-struct section {
-    const char *name;
-    const char *const *keys;
-};
-
-static const char *const client_keys[] = {
-    "url",      "token_file",      "ca_file", "cert_file", "key_file", "connect_timeout",
-    "symlinks", "system_prefixes", "persist", NULL};
-static const char *const service_keys[] = {
-    "root",          "listen",        "access_file", "audit_log",   "tls_cert",
-    "tls_key",       "tls_client_ca", "log_level",   "watch",       "visibility",
-    "keep_verdicts", "policy",        "confine",     "socket_mode", NULL};
-static const struct section sections[] = {{"client", client_keys}, {"service", service_keys}};
-
-static void join_keys(const char *const *keys, char *text, size_t size)
-{
-    size_t used = 0;
-    text[0] = '\0';
-    for (size_t i = 0; keys[i] && used < size; i++)
-        used += (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "", keys[i]);
-}
-
-static int check_keys(const char *file, json_t *object, const struct section *section,
-                      struct failure *f)
-{
-    const char *key;
-    json_t *value;
-    json_object_foreach(object, key, value)
-    {
-        size_t i = 0;
-        while (section->keys[i] && strcmp(section->keys[i], key) != 0)
-            i++;
-        if (section->keys[i])
-            continue;
-        char shown[80];
-        char known[256];
-        (void)log_escape(key, strlen(key), shown, sizeof shown);
-        join_keys(section->keys, known, sizeof known);
-        return failure_set(f, -EINVAL, "%s: unknown key %s.%s. The keys of %s are: %s", file,
-                           section->name, shown, section->name, known);
-    }
-    return 0;
-}
-
-static int check_sections(const char *file, json_t *root, struct failure *f)
-{
-    if (!json_is_object(root))
-        return failure_set(f, -EINVAL, "%s: the whole must be one JSON object { ... }", file);
-    const char *key;
-    json_t *value;
-    json_object_foreach(root, key, value)
-    {
-        const struct section *section = NULL;
-        for (size_t i = 0; i < ARRAY_SIZE(sections); i++)
-            if (strcmp(sections[i].name, key) == 0)
-                section = &sections[i];
-        char shown[80];
-        (void)log_escape(key, strlen(key), shown, sizeof shown);
-        if (!section)
-            return failure_set(f, -EINVAL,
-                               "%s: unknown key %s. At the top are \"client\" and \"service\"",
-                               file, shown);
-        if (!json_is_object(value))
-            return failure_set(f, -EINVAL, "%s: %s must be an object { ... }", file, shown);
-        int r = check_keys(file, value, section, f);
-        if (r < 0)
-            return r;
-    }
-    return 0;
-}
-
-static int parse_file(const char *what, const char *file, json_t **ret, struct failure *f)
-{
-    FILE *stream = fopen(file, "re");
-    if (!stream) {
-        int error = errno == ENOENT || errno == EACCES ? -errno : -EINVAL;
-        return failure_set(f, error, "%s %s: %s. Check the path", what, file, strerror(errno));
-    }
-    _cleanup_free_ char *text = malloc(CONFIG_FILE_MAX + 1);
-    size_t len = text ? fread(text, 1, CONFIG_FILE_MAX + 1, stream) : 0;
-    int error = text && ferror(stream) ? errno : 0;
-    (void)fclose(stream);
-    if (!text)
-        return no_memory(f);
-    if (error)
-        return failure_set(f, -EINVAL, "%s %s: cannot be read: %s", what, file, strerror(error));
-    if (len > CONFIG_FILE_MAX)
-        return failure_set(f, -EINVAL, "%s %s: larger than %d KiB. Check the path", what, file,
-                           CONFIG_FILE_MAX / 1024);
-    json_error_t where;
-    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &where);
-    if (!root)
-        return failure_set(f, -EINVAL, "%s:%d:%d: not valid JSON: %s", file, where.line,
-                           where.column, where.text);
-    *ret = root;
-    return 0;
-}
-
-static int document_load(const char *flag, struct document *ret, struct failure *f)
-{
-    _cleanup_(document_release) struct document d = {0};
-    int r = flag ? paths_absolute(flag, NULL, &d.file, f) : paths_config_file(&d.file, f);
-    if (r < 0)
-        return r;
-    if (d.file) {
-        d.directory = strndup(d.file, (size_t)(strrchr(d.file, '/') - d.file));
-        if (!d.directory)
-            return no_memory(f);
-        r = parse_file("configuration file", d.file, &d.root, f);
-        if (r == 0)
-            r = check_sections(d.file, d.root, f);
-        if (r < 0)
-            return r;
-    }
-    *ret = d;
-    d = (struct document){0};
-    return 0;
-}
-
-/* --- one setting ---------------------------------------------------------------------------- */
-
-static int string_of(const struct document *d, const char *section, const char *key,
-                     const char **ret, struct failure *f)
-{
-    json_t *value = json_object_get(json_object_get(d->root, section), key);
-    *ret = NULL;
-    if (!value)
-        return 0;
-    const char *text = json_string_value(value);
-    if (!text || !*text || strlen(text) != json_string_length(value))
-        return failure_set(f, -EINVAL, "%s: %s.%s must be a string that is not empty", d->file,
-                           section, key);
-    *ret = text;
-    return 0;
-}
-
-static const char *environment(const char *name)
-{
-    const char *value = name ? getenv(name) : NULL;
-    return value && *value ? value : NULL;
-}
-
-/* flag, else variable (NULL: none), else section.key, as an absolute path; *ret NULL if none. */
-static int file_setting(const struct document *d, const char *flag, const char *variable,
-                        const char *section, const char *key, char **ret, struct failure *f)
-{
-    const char *given = flag ? flag : environment(variable);
-    if (given)
-        return paths_absolute(given, NULL, ret, f);
-    const char *text;
-    int r = string_of(d, section, key, &text, f);
-    if (r == 0 && text)
-        r = paths_absolute(text, d->directory, ret, f);
-    return r;
-}
+#define CONNECT_TIMEOUT_MAX 3600    /* seconds */
+#define PERSIST_MAX (7 * 24 * 3600) /* seconds */
 
 /* --- client -------------------------------------------------------------------------------- */
 
 static int load_url(const struct document *d, const struct client_flags *flags,
                     struct client_settings *s, struct failure *f)
 {
-    const char *url = flags->url ? flags->url : environment("BERTH_URL");
+    const char *url = flags->url ? flags->url : config_document_environment("BERTH_URL");
     /* On the command line it may have been an option, a word or a mount option: its text tells. */
     const char *from = flags->url ? NULL : "BERTH_URL";
     int r = 0;
     if (!url) {
-        r = string_of(d, "client", "url", &url, f);
+        r = config_document_string(d, "client", "url", &url, f);
         from = d->file;
     }
     if (r < 0)
@@ -219,27 +37,31 @@ static int load_url(const struct document *d, const struct client_flags *flags,
     if (r < 0)
         return failure_set(f, r, "%s%s%s", from ? from : "", from ? ": " : "", why.text);
     s->url = strdup(url);
-    return s->url ? 0 : no_memory(f);
+    return s->url ? 0 : config_document_no_memory(f);
+}
+
+int client_settings_read_token(struct client_settings *s, struct failure *ret_failure)
+{
+    _cleanup_token_list_ struct token_list l = {0};
+    if (!s->token_file)
+        return 0;
+    int r = token_list_load(s->token_file, &l, ret_failure);
+    if (r == 0)
+        s->token = take_ptr(l.tokens[0]);
+    return r;
 }
 
 static int load_token(const struct document *d, const struct client_flags *flags,
                       struct client_settings *s, struct failure *f)
 {
-    const char *direct = environment("BERTH_TOKEN");
+    const char *direct = config_document_environment("BERTH_TOKEN");
     if (direct && !flags->token_file) {
         s->token = strdup(direct);
-        return s->token ? 0 : no_memory(f);
+        return s->token ? 0 : config_document_no_memory(f);
     }
-    int r = file_setting(d, flags->token_file, "BERTH_TOKEN_FILE", "client", "token_file",
-                         &s->token_file, f);
-    if (r < 0 || !s->token_file)
-        return r;
-    _cleanup_token_list_ struct token_list l = {0};
-    r = token_list_load(s->token_file, &l, f);
-    if (r < 0)
-        return r;
-    s->token = take_ptr(l.tokens[0]);
-    return 0;
+    int r = config_document_file(d, flags->token_file, "BERTH_TOKEN_FILE", "client", "token_file",
+                                 &s->token_file, f);
+    return r < 0 ? r : client_settings_read_token(s, f);
 }
 
 static int load_timeout(const struct document *d, const struct client_flags *flags,
@@ -271,7 +93,8 @@ static long long whole_number(const char *text)
 static int load_persist(const struct document *d, const struct client_flags *flags,
                         struct client_settings *s, struct failure *f)
 {
-    const char *text = flags->persist ? flags->persist : environment("BERTH_PERSIST");
+    const char *text =
+        flags->persist ? flags->persist : config_document_environment("BERTH_PERSIST");
     json_t *value = json_object_get(json_object_get(d->root, "client"), "persist");
     long long seconds = -1;
     if (text) {
@@ -307,10 +130,10 @@ static int join_prefixes(const struct document *d, json_t *array, struct buffer 
             good && prefix && !strchr(prefix, ':') && strlen(prefix) == json_string_length(element);
         if (good && ((i && buffer_append_u8(ret, ':') < 0) ||
                      buffer_append(ret, prefix, strlen(prefix)) < 0))
-            return no_memory(f);
+            return config_document_no_memory(f);
     }
     if (good && buffer_append_u8(ret, '\0') < 0)
-        return no_memory(f);
+        return config_document_no_memory(f);
     return good ? 0
                 : failure_set(f, -EINVAL,
                               "%s: client.system_prefixes must be an array of paths, at least one, "
@@ -323,7 +146,7 @@ static int load_links(const struct document *d, const struct client_flags *flags
 {
     struct failure why;
     const char *mode = flags->symlinks, *prefixes = flags->system_prefixes;
-    int r = mode ? 0 : string_of(d, "client", "symlinks", &mode, f);
+    int r = mode ? 0 : config_document_string(d, "client", "symlinks", &mode, f);
     if (r < 0)
         return r;
     if (mode && (r = link_mode_parse(mode, &s->symlinks, &why)) < 0)
@@ -341,23 +164,114 @@ static int load_links(const struct document *d, const struct client_flags *flags
     if (prefixes && (r = link_prefixes_check(prefixes, &why)) < 0)
         return failure_set(f, r, "%s%s%s", from, *from ? ": client." : "", why.text);
     s->system_prefixes = strdup(prefixes ? prefixes : LINK_PREFIXES_DEFAULT);
-    return s->system_prefixes ? 0 : no_memory(f);
+    return s->system_prefixes ? 0 : config_document_no_memory(f);
+}
+
+bool client_flags_name_service(const struct client_flags *flags)
+{
+    return flags->url || flags->service || config_document_environment("BERTH_URL") ||
+           config_document_environment("BERTH_SERVICE");
+}
+
+/* The name of the service that is meant, if it has one. */
+static int choose_service(const struct client_flags *flags, const char **ret, struct failure *f)
+{
+    const char *variable = config_document_environment("BERTH_SERVICE");
+    *ret = flags->service;
+    if (flags->url && flags->service)
+        return failure_set(f, -EINVAL, "a URL and --service both say which service: leave out one");
+    if (flags->url || flags->service || !variable)
+        return 0;
+    if (config_document_environment("BERTH_URL"))
+        return failure_set(f, -EINVAL,
+                           "BERTH_URL and BERTH_SERVICE both say which service: unset one");
+    *ret = variable;
+    return 0;
+}
+
+static int no_such_service(const struct document *d, const struct service_list *l, const char *name,
+                           struct failure *f)
+{
+    char shown[2 * SERVICE_NAME_MAX], known[256] = "";
+    size_t used = 0;
+    (void)log_escape(name, strlen(name), shown, sizeof shown);
+    for (size_t i = 0; i < l->count && used < sizeof known; i++)
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "",
+                                 l->entries[i].name);
+    if (used >= sizeof known)
+        (void)snprintf(known + sizeof known - 4, 4, "...");
+    if (!d->file)
+        return failure_set(f, -ENOENT,
+                           "there is no service \"%s\": services get names in the configuration "
+                           "file, and there is none; see berth.json(5)",
+                           shown);
+    return failure_set(f, -ENOENT, "%s: no service \"%s\" in client.services%s%s", d->file, shown,
+                       l->count ? ". There are: " : ", which is empty", known);
+}
+
+/* URL and credentials of a service by name. */
+static int load_service(const struct document *d, const struct client_flags *flags,
+                        const struct service_list *l, const char *name, struct client_settings *s,
+                        struct failure *f)
+{
+    const struct service_entry *e = service_list_find(l, name);
+    if (!e)
+        return no_such_service(d, l, name, f);
+    const struct {
+        const char *flag;
+        const char *own;
+        char **field;
+    } files[] = {{flags->token_file, e->token_file, &s->token_file},
+                 {flags->ca_file, e->ca_file, &s->ca_file},
+                 {flags->cert_file, e->cert_file, &s->cert_file},
+                 {flags->key_file, e->key_file, &s->key_file}};
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(files); i++) {
+        const char *path = files[i].flag ? files[i].flag : files[i].own;
+        if (path)
+            r = paths_absolute(path, NULL, files[i].field, f);
+    }
+    if (r < 0)
+        return r;
+    s->url = strdup(e->url);
+    s->service = strdup(e->name);
+    if (!s->url || !s->service)
+        return config_document_no_memory(f);
+    return client_settings_read_token(s, f);
+}
+
+/* URL and credentials of a service that has no name. */
+static int load_unnamed(const struct document *d, const struct client_flags *flags,
+                        struct client_settings *s, struct failure *f)
+{
+    int r = load_url(d, flags, s, f);
+    if (r == 0)
+        r = load_token(d, flags, s, f);
+    if (r == 0)
+        r = config_document_file(d, flags->ca_file, "BERTH_CA_FILE", "client", "ca_file",
+                                 &s->ca_file, f);
+    if (r == 0)
+        r = config_document_file(d, flags->cert_file, "BERTH_CERT_FILE", "client", "cert_file",
+                                 &s->cert_file, f);
+    if (r == 0)
+        r = config_document_file(d, flags->key_file, "BERTH_KEY_FILE", "client", "key_file",
+                                 &s->key_file, f);
+    return r;
 }
 
 int client_settings_load(const struct client_flags *flags, struct client_settings *ret,
                          struct failure *ret_failure)
 {
-    _cleanup_(document_release) struct document d = {0};
+    _cleanup_(config_document_release) struct document d = {0};
     _cleanup_client_settings_ struct client_settings s = {0};
+    _cleanup_service_list_ struct service_list services = {0};
     struct failure *f = ret_failure;
-    int r = document_load(flags->config_file, &d, f);
-    if (r < 0 || (r = load_url(&d, flags, &s, f)) < 0 || (r = load_token(&d, flags, &s, f)) < 0 ||
-        (r = file_setting(&d, flags->ca_file, "BERTH_CA_FILE", "client", "ca_file", &s.ca_file,
-                          f)) < 0 ||
-        (r = file_setting(&d, flags->cert_file, "BERTH_CERT_FILE", "client", "cert_file",
-                          &s.cert_file, f)) < 0 ||
-        (r = file_setting(&d, flags->key_file, "BERTH_KEY_FILE", "client", "key_file", &s.key_file,
-                          f)) < 0 ||
+    const char *name;
+    int r = choose_service(flags, &name, f);
+    if (r < 0 || (r = config_document_load(flags->config_file, &d, f)) < 0 ||
+        (r = service_list_read(&d, &services, f)) < 0 ||
+        (r = name ? load_service(&d, flags, &services, name, &s, f)
+                  : load_unnamed(&d, flags, &s, f)) < 0 ||
         (r = load_timeout(&d, flags, &s, f)) < 0 || (r = load_persist(&d, flags, &s, f)) < 0 ||
         (r = load_links(&d, flags, &s, f)) < 0)
         return r;
@@ -371,6 +285,7 @@ void client_settings_release(struct client_settings *s)
     if (s->token)
         explicit_bzero(s->token, strlen(s->token));
     free(s->url);
+    free(s->service);
     free(s->token);
     free(s->token_file);
     free(s->ca_file);
@@ -411,11 +326,11 @@ static int add_listener(struct service_settings *s, const char *url, const char 
         return failure_set(f, -EINVAL, "%s: more than %d listeners", from, CONFIG_LISTEN_MAX);
     char **listen = reallocarray(s->listen, s->listen_count + 1, sizeof *listen);
     if (!listen)
-        return no_memory(f);
+        return config_document_no_memory(f);
     s->listen = listen;
     listen[s->listen_count] = strdup(url);
     if (!listen[s->listen_count])
-        return no_memory(f);
+        return config_document_no_memory(f);
     s->listen_count++;
     return 0;
 }
@@ -460,7 +375,7 @@ static int load_choice(const struct document *d, const struct choice *c, size_t 
                        struct failure *f)
 {
     const char *word = c->given;
-    int r = word ? 0 : string_of(d, "service", c->key, &word, f);
+    int r = word ? 0 : config_document_string(d, "service", c->key, &word, f);
     if (r < 0 || !word)
         return r;
     for (size_t i = 0; i < c->count; i++) {
@@ -558,7 +473,7 @@ static int load_socket_mode(const struct document *d, const struct service_flags
                             struct service_settings *s, struct failure *f)
 {
     const char *text = flags->socket_mode;
-    int r = text ? 0 : string_of(d, "service", "socket_mode", &text, f);
+    int r = text ? 0 : config_document_string(d, "service", "socket_mode", &text, f);
     s->socket_mode = CONFIG_SOCKET_MODE;
     if (r < 0 || !text)
         return r;
@@ -606,7 +521,7 @@ static int join_rules(const struct document *d, json_t *array, struct buffer *re
             break;
         }
         if (buffer_append(ret, line, strlen(line)) < 0 || buffer_append_u8(ret, '\n') < 0)
-            return no_memory(f);
+            return config_document_no_memory(f);
     }
     if (!good)
         return failure_set(f, -EINVAL,
@@ -633,7 +548,7 @@ static int load_visibility(const struct document *d, const struct service_flags 
         if (strchr(flags->prune, '/'))
             return paths_absolute(flags->prune, NULL, &s->prune, f);
         s->prune = strdup(flags->prune);
-        return s->prune ? 0 : no_memory(f);
+        return s->prune ? 0 : config_document_no_memory(f);
     }
     json_t *array = json_object_get(json_object_get(d->root, "service"), "visibility");
     if (!array)
@@ -656,11 +571,12 @@ static int load_policy(const struct document *d, const struct service_flags *fla
     struct failure why;
     json_t *policy = json_object_get(json_object_get(d->root, "service"), "policy");
     if (flags->policy) {
-        int r = file_setting(d, flags->policy, NULL, "service", "policy", &s->policy_from, f);
+        int r =
+            config_document_file(d, flags->policy, NULL, "service", "policy", &s->policy_from, f);
         if (r < 0)
             return r;
-        _cleanup_(json_release) json_t *read = NULL;
-        r = parse_file("the file", s->policy_from, &read, &why);
+        _cleanup_(config_document_json_release) json_t *read = NULL;
+        r = config_document_parse_file("the file", s->policy_from, &read, &why);
         if (r < 0)
             return failure_set(f, r, "--policy: %s", why.text);
         s->policy = json_dumps(read, JSON_COMPACT);
@@ -672,27 +588,32 @@ static int load_policy(const struct document *d, const struct service_flags *fla
     } else {
         return 0;
     }
-    return s->policy && s->policy_from && (s->policy_file || !flags->policy) ? 0 : no_memory(f);
+    return s->policy && s->policy_from && (s->policy_file || !flags->policy)
+               ? 0
+               : config_document_no_memory(f);
 }
 
 int service_settings_load(const struct service_flags *flags, struct service_settings *ret,
                           struct failure *ret_failure)
 {
-    _cleanup_(document_release) struct document d = {0};
+    _cleanup_(config_document_release) struct document d = {0};
     _cleanup_service_settings_ struct service_settings s = {0};
     struct failure *f = ret_failure;
-    int r = document_load(flags->config_file, &d, f);
-    if (r < 0 || (r = file_setting(&d, flags->root, NULL, "service", "root", &s.root, f)) < 0 ||
+    int r = config_document_load(flags->config_file, &d, f);
+    if (r < 0 ||
+        (r = config_document_file(&d, flags->root, NULL, "service", "root", &s.root, f)) < 0 ||
         (!s.root && (r = paths_service_root(&s.root, f)) < 0) ||
         (r = load_listen(&d, flags, &s, f)) < 0 ||
-        (r = file_setting(&d, flags->audit_log, NULL, "service", "audit_log", &s.audit_log, f)) <
+        (r = config_document_file(&d, flags->audit_log, NULL, "service", "audit_log", &s.audit_log,
+                                  f)) < 0 ||
+        (r = config_document_file(&d, flags->access_file, NULL, "service", "access_file",
+                                  &s.access_file, f)) < 0 ||
+        (r = config_document_file(&d, flags->tls_cert, NULL, "service", "tls_cert", &s.tls_cert,
+                                  f)) < 0 ||
+        (r = config_document_file(&d, flags->tls_key, NULL, "service", "tls_key", &s.tls_key, f)) <
             0 ||
-        (r = file_setting(&d, flags->access_file, NULL, "service", "access_file", &s.access_file,
-                          f)) < 0 ||
-        (r = file_setting(&d, flags->tls_cert, NULL, "service", "tls_cert", &s.tls_cert, f)) < 0 ||
-        (r = file_setting(&d, flags->tls_key, NULL, "service", "tls_key", &s.tls_key, f)) < 0 ||
-        (r = file_setting(&d, flags->tls_client_ca, NULL, "service", "tls_client_ca",
-                          &s.tls_client_ca, f)) < 0 ||
+        (r = config_document_file(&d, flags->tls_client_ca, NULL, "service", "tls_client_ca",
+                                  &s.tls_client_ca, f)) < 0 ||
         (r = load_log_level(&d, flags, &s, f)) < 0 || (r = load_watch(&d, flags, &s, f)) < 0 ||
         (r = load_socket_mode(&d, flags, &s, f)) < 0 ||
         (r = load_keep_verdicts(&d, flags, &s, f)) < 0 ||

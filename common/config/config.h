@@ -3,7 +3,8 @@
  *
  *   { "client":  { "url", "token_file", "ca_file", "cert_file", "key_file",
  *                  "connect_timeout" (seconds), "persist" (seconds), "symlinks",
- *                  "system_prefixes": [ … ] },
+ *                  "system_prefixes": [ … ],
+ *                  "services": { services by name: services.h } },
  *     "service": { "root", "listen": [ … ], "access_file", "audit_log", "tls_cert", "tls_key",
  *                  "tls_client_ca", "log_level": "error"|"warning"|"info"|"debug",
  *                  "socket_mode": "0600",
@@ -35,6 +36,7 @@
 struct client_flags {
     const char *config_file;
     const char *url;
+    const char *service; /* a name of "services"; with url: an error */
     const char *token_file;
     const char *ca_file;
     const char *cert_file;
@@ -46,11 +48,13 @@ struct client_flags {
 };
 
 /* Owned. NULL = not set, but url and system_prefixes are always set. Environment: BERTH_URL,
- * BERTH_TOKEN, BERTH_TOKEN_FILE, BERTH_CA_FILE, BERTH_CERT_FILE, BERTH_KEY_FILE, BERTH_PERSIST
- * (empty = unset).
- * BERTH_TOKEN beats BERTH_TOKEN_FILE; --token-file beats both. */
+ * BERTH_SERVICE, BERTH_TOKEN, BERTH_TOKEN_FILE, BERTH_CA_FILE, BERTH_CERT_FILE, BERTH_KEY_FILE,
+ * BERTH_PERSIST (empty = unset).
+ * BERTH_TOKEN beats BERTH_TOKEN_FILE; --token-file beats both. For a service by name the flags
+ * and what the file says of it are all there is (services.h). */
 struct client_settings {
     char *url;
+    char *service;    /* the name by which it was chosen, or NULL */
     bool url_default; /* nobody named it */
     char *token;      /* the token itself, from wherever; wiped on release */
     char *token_file; /* where it came from, or NULL (BERTH_TOKEN) */
@@ -69,6 +73,12 @@ struct client_settings {
 int client_settings_load(const struct client_flags *flags, struct client_settings *ret,
                          struct failure *ret_failure);
 void client_settings_release(struct client_settings *s);
+
+/* Reads s->token from s->token_file; nothing if that is NULL. */
+int client_settings_read_token(struct client_settings *s, struct failure *ret_failure);
+
+/* Whether flags or environment name the service: they beat what a mount says. */
+bool client_flags_name_service(const struct client_flags *flags);
 #define _cleanup_client_settings_ _cleanup_(client_settings_release)
 
 /* Options for stream_open that borrow from s. */

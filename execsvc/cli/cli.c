@@ -11,6 +11,7 @@
 
 enum {
     OPTION_URL = 256,
+    OPTION_SERVICE,
     OPTION_TOKEN,
     OPTION_CA,
     OPTION_CERT,
@@ -22,6 +23,7 @@ enum {
 
 static const struct option global_options[] = {
     {"url", required_argument, NULL, OPTION_URL},
+    {"service", required_argument, NULL, OPTION_SERVICE},
     {"token-file", required_argument, NULL, OPTION_TOKEN},
     {"ca-file", required_argument, NULL, OPTION_CA},
     {"cert-file", required_argument, NULL, OPTION_CERT},
@@ -244,6 +246,8 @@ static bool take_option(struct cli *cli, int option, const char *value)
     struct client_flags *f = &cli->flags;
     if (option == OPTION_URL)
         f->url = value;
+    else if (option == OPTION_SERVICE)
+        f->service = value;
     else if (option == OPTION_TOKEN)
         f->token_file = value;
     else if (option == OPTION_CA)
@@ -271,7 +275,7 @@ int cli_take_word(struct cli *cli, const char *word, const char *next)
             continue;
         bool apart = o->has_arg && !word[len];
         (void)take_option(cli, o->val, apart ? next : word[len] ? word + len + 1 : NULL);
-        cli->url_given = cli->url_given || o->val == OPTION_URL;
+        cli->url_given = client_flags_name_service(&cli->flags);
         return apart ? 2 : 1;
     }
     return 1;
@@ -294,8 +298,9 @@ int cli_main(struct cli *cli, int argc, char **argv)
         if (!take_option(cli, option, optarg))
             return cli_option_error(cli, option, argv);
     }
-    const char *url = getenv("BERTH_URL");
-    cli->url_given = cli->flags.url || (url && url[0]);
+    cli->url_given = client_flags_name_service(&cli->flags);
+    if (cli->flags.url && cli->flags.service)
+        return cli_usage_error(cli, "--url and --service both say which service: leave out one");
     if (optind == argc)
         return cli_usage_error(cli, "no command given");
     return run_command(cli, argc - optind, argv + optind);

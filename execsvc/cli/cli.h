@@ -22,7 +22,7 @@ enum cli_status {
 
 struct cli {
     struct client_flags flags; /* global options as given; borrowed from argv */
-    bool url_given;            /* by --url or BERTH_URL: beats what a mount says */
+    bool url_given;            /* client_flags_name_service */
     bool settings_loaded;
     struct client_settings settings; /* valid after cli_load_settings() */
     const char *control;             /* socket of the mount that here is in, or NULL; borrowed */
@@ -140,7 +140,7 @@ int cli_finish_output(const struct cli *cli, int status);
  * a message has been printed. */
 bool cli_load_settings(struct cli *cli);
 
-/* From now on the service is that of this mount, unless the user named one (--url, BERTH_URL).
+/* From now on the service is that of this mount, unless the user named one (--url, --service, …).
  * here must outlive the use of cli; call it before cli_load_settings and cli_connect. The
  * mount's files beat those of the environment and of the configuration, which belong to another
  * URL; explicit flags beat the mount's. */

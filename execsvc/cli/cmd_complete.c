@@ -9,6 +9,7 @@
 #include "cli/help.h"
 #include "cli/here.h"
 #include "cli/text.h"
+#include "config/services.h"
 
 /* A key was pressed: better nothing than a pause. */
 #define CONNECT_TIMEOUT_MS 2000
@@ -329,6 +330,16 @@ static void offer_value(const struct completion *c, const struct cli_command *co
     }
 }
 
+static void offer_services(const struct completion *c)
+{
+    _cleanup_service_list_ struct service_list l = {0};
+    struct failure f;
+    if (service_list_load(c->cli->flags.config_file, &l, &f) < 0)
+        return;
+    for (size_t i = 0; i < l.count; i++)
+        offer_string(c, l.entries[i].name, l.entries[i].url);
+}
+
 /* What stands behind create, list or revoke. */
 static void offer_token_word(const struct completion *c, char **words, int count)
 {
@@ -407,8 +418,15 @@ int cmd_complete(struct cli *cli, int argc, char **argv)
         return CLI_USAGE;
     const struct completion c = {.cli = cli, .word = argv[argc - 1]};
     /* Options before the command are meant for this one, too. */
-    while (at < argc - 1 && argv[at][0] == '-')
+    bool service = false;
+    while (at < argc - 1 && argv[at][0] == '-') {
+        service = at == argc - 2 && strcmp(argv[at], "--service") == 0;
         at += cli_take_word(cli, argv[at], at + 1 < argc - 1 ? argv[at + 1] : NULL);
+    }
+    if (service) {
+        offer_services(&c);
+        return cli_finish_output(cli, CLI_OK);
+    }
     if (at >= argc - 1) {
         if (at == argc - 1 && c.word[0] == '-')
             offer_options(&c, help_options);

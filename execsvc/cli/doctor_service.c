@@ -64,7 +64,10 @@ static const char *url_source(const struct cli *cli)
 {
     if (cli->flags.url)
         return "--url";
-    return cli->url_given              ? "BERTH_URL"
+    if (cli->flags.service)
+        return "--service";
+    return cli->settings.service       ? "BERTH_SERVICE"
+           : cli->url_given            ? "BERTH_URL"
            : cli->settings.url_default ? "the default"
                                        : "the configuration file";
 }

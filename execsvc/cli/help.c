@@ -22,6 +22,8 @@ const char help_options[] =
     "  --url URL           the service: unix:/path, https://host:port,\n"
     "                      http://loopback:port, or 'exec:COMMAND …', whose input\n"
     "                      and output are the stream\n"
+    "  --service NAME      the service that the configuration file calls so, with\n"
+    "                      its own token and certificates\n"
     "  --token-file FILE   bearer token for https and http (its first line)\n"
     "  --ca-file FILE      authority that signed the service's certificate\n"
     "  --cert-file FILE    our own certificate, if the service asks for one\n"
@@ -48,8 +50,9 @@ void help_print_overview(void)
                 stdout);
     (void)fputs(help_options, stdout);
     (void)fputs("\n"
-                "Each has a variable too: BERTH_URL, BERTH_TOKEN_FILE (or BERTH_TOKEN),\n"
-                "BERTH_CA_FILE, BERTH_CERT_FILE, BERTH_KEY_FILE. Without any of them, berth talks\n"
+                "Each has a variable too: BERTH_URL, BERTH_SERVICE, BERTH_TOKEN_FILE (or\n"
+                "BERTH_TOKEN), BERTH_CA_FILE, BERTH_CERT_FILE, BERTH_KEY_FILE. Without any of "
+                "them, berth talks\n"
                 "to the service of this machine.\n"
                 "\n"
                 "To begin\n"

@@ -109,10 +109,10 @@ static _Noreturn void become_holder(const char *program, const struct client_set
     const struct {
         const char *option, *value;
     } options[] = {
-        {"--url", s->url},           {"--token-file", s->token_file},
-        {"--ca-file", s->ca_file},   {"--cert-file", s->cert_file},
-        {"--key-file", s->key_file}, {"--config", config_file},
-        {"--persist", persist},
+        {"--service", s->service},       {"--url", s->service ? NULL : s->url},
+        {"--token-file", s->token_file}, {"--ca-file", s->ca_file},
+        {"--cert-file", s->cert_file},   {"--key-file", s->key_file},
+        {"--config", config_file},       {"--persist", persist},
     };
     for (size_t i = 0; i < ARRAY_SIZE(options); i++)
         if (options[i].value) {

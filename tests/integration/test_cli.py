@@ -283,6 +283,27 @@ def test_url_precedence(run_berth, harness, start_service):
     fails(run_berth("ls", env=harness.env), "no such socket")
 
 
+def test_services_by_name(run_berth, harness, start_service):
+    """Each with its own credentials; a name and a URL contradict each other; shells complete names."""
+    one, two = start_service(), start_service()
+    run_berth("create", "first", service=one, check=True)
+    run_berth("create", "second", service=two, check=True)
+    config = harness.new_path("berth.json")
+    config.write_text(json.dumps({"client": {"url": one.url, "services": {
+        "lab": {"url": two.url}, "away": {"url": "unix:/nowhere/at/all"}}}}))
+    ask = lambda *words, env=harness.env: run_berth("--config", config, *words, env=env)
+    assert ask("ls", "-q").stdout.split() == ["first"]
+    assert ask("--service", "lab", "ls", "-q").stdout.split() == ["second"]
+    assert ask("ls", "-q", env={**harness.env, "BERTH_SERVICE": "lab"}).stdout.split() == ["second"]
+    assert ask("--service", "lab", "exec", "-w", "second", "--", "sh", "-c", "exit 7").returncode == 7
+    fails(ask("--service", "away", "ls"), "/nowhere/at/all")
+    fails(ask("--service", "lib", "ls"), "no service")
+    assert ask("--service", "lab", "--url", one.url, "ls").returncode == 2
+    assert "from --service" in ask("--service", "lab", "doctor").stdout
+    found = run_berth("complete", "--", "--config", config, "--service", "l", env=harness.env).stdout
+    assert found == f"lab\t{two.url}\n"
+
+
 # --- mount and umount ----------------------------------------------------------------------
 
 @pytest.fixture

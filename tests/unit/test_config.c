@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "config/config.h"
 #include "config/paths.h"
+#include "config/services.h"
 #include "stream/url.h"
 
 #define NOBODY 65321 /* not nobody: that one may really have such a directory */
@@ -20,8 +21,8 @@
 static char directory[] = "/tmp/berth-config-XXXXXX";
 
 static const char *const variables[] = {
-    "BERTH_URL",      "BERTH_TOKEN",     "BERTH_TOKEN_FILE", "BERTH_CA_FILE",  "BERTH_CERT_FILE",
-    "BERTH_KEY_FILE", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME",  "XDG_STATE_HOME",
+    "BERTH_URL",       "BERTH_SERVICE",  "BERTH_TOKEN",     "BERTH_TOKEN_FILE", "BERTH_CA_FILE",
+    "BERTH_CERT_FILE", "BERTH_KEY_FILE", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME",  "XDG_STATE_HOME",
 };
 
 /* A path in the private directory; each call has its own memory, of a few. */
@@ -680,6 +681,106 @@ static void test_service_settings(void **state)
     assert_says(f, "more than 16");
 }
 
+static void test_services(void **state)
+{
+    struct failure f;
+    struct client_settings s;
+    (void)write_file("t", "secret\n", 0600);
+    (void)write_file("other", "another\n", 0600);
+    const char *file = write_file(
+        "services.json",
+        "{\"client\": {\"url\": \"unix:/default\", \"token_file\": \"other\", \"services\": {"
+        "\"lab\": {\"url\": \"https://lab:1\", \"token_file\": \"t\", \"ca_file\": \"ca\"},"
+        "\"a.B_c-9\": {\"url\": \"exec:ssh x\"}}}}",
+        0600);
+    struct client_flags flags = {.config_file = file, .service = "lab"};
+    assert_int_equal(client_settings_load(&flags, &s, &f), 0);
+    assert_string_equal(s.url, "https://lab:1");
+    assert_string_equal(s.service, "lab");
+    assert_string_equal(s.token, "secret");
+    assert_string_equal(s.ca_file, in_directory("ca"));
+    assert_null(s.cert_file);
+    client_settings_release(&s);
+
+    /* Nothing of what is for others is shown to one that has no credentials. */
+    (void)setenv("BERTH_TOKEN", "environment", 1);
+    (void)setenv("BERTH_CA_FILE", "/ca", 1);
+    flags.service = "a.B_c-9";
+    assert_int_equal(client_settings_load(&flags, &s, &f), 0);
+    assert_null(s.token);
+    assert_null(s.token_file);
+    assert_null(s.ca_file);
+    client_settings_release(&s);
+    flags.token_file = in_directory("other");
+    assert_int_equal(client_settings_load(&flags, &s, &f), 0);
+    assert_string_equal(s.token, "another");
+    client_settings_release(&s);
+    flags.token_file = NULL;
+
+    /* Flags beat the environment; two of one kind contradict each other. */
+    (void)setenv("BERTH_SERVICE", "lab", 1);
+    flags.service = NULL;
+    assert_int_equal(client_settings_load(&flags, &s, &f), 0);
+    assert_string_equal(s.url, "https://lab:1");
+    client_settings_release(&s);
+    flags.url = "unix:/flag";
+    assert_int_equal(client_settings_load(&flags, &s, &f), 0);
+    assert_string_equal(s.url, "unix:/flag");
+    assert_null(s.service);
+    client_settings_release(&s);
+    flags.service = "lab";
+    assert_int_equal(client_settings_load(&flags, &s, &f), -EINVAL);
+    flags = (struct client_flags){.config_file = file};
+    (void)setenv("BERTH_URL", "unix:/variable", 1);
+    assert_int_equal(client_settings_load(&flags, &s, &f), -EINVAL);
+    assert_says(f, "BERTH_URL", "BERTH_SERVICE");
+    (void)unsetenv("BERTH_SERVICE");
+    flags.service = "lba";
+    assert_int_equal(client_settings_load(&flags, &s, &f), -ENOENT);
+    assert_says(f, "lba", "lab, a.B_c-9");
+
+    _cleanup_service_list_ struct service_list l = {0};
+    assert_int_equal(service_list_load(file, &l, &f), 0);
+    assert_int_equal(l.count, 2);
+    assert_string_equal(l.entries[0].name, "lab");
+    assert_string_equal(l.entries[1].url, "exec:ssh x");
+    const struct client_settings base = {.system_prefixes = (char[]){"/usr"}, .persist_s = 7};
+    assert_int_equal(client_settings_of_service(&base, service_list_find(&l, "lab"), &s, &f), 0);
+    assert_string_equal(s.token, "secret");
+    assert_string_equal(s.system_prefixes, "/usr");
+    assert_int_equal(s.persist_s, 7);
+    client_settings_release(&s);
+}
+
+static void test_service_errors(void **state)
+{
+    static const struct {
+        const char *services, *says;
+    } bad[] = {
+        {"[]", "must be an object"},
+        {"{\"x\": 1}", "client.services.x must be an object"},
+        {"{\"x\": {}}", "client.services.x has no \"url\""},
+        {"{\"x\": {\"url\": \"ftp://x\"}}", "client.services.x.url"},
+        {"{\"x\": {\"url\": \"unix:/x\", \"persist\": 1}}",
+         "unknown key client.services.x.persist"},
+        {"{\"x\": {\"url\": \"unix:/x\", \"ca_file\": 1}}", "client.services.x.ca_file"},
+        {"{\"all\": {\"url\": \"unix:/x\"}}", "\"all\" is no name"},
+        {"{\".x\": {\"url\": \"unix:/x\"}}", "no name"},
+        {"{\"\": {\"url\": \"unix:/x\"}}", "no name"},
+        {"{\"a:b\": {\"url\": \"unix:/x\"}}", "no name"},
+        {"{\"0123456789012345678901234567890123456789012345678901234567890123\": {}}", "no name"},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        char text[256];
+        struct failure f;
+        struct client_settings s;
+        (void)snprintf(text, sizeof text, "{\"client\": {\"services\": %s}}", bad[i].services);
+        const struct client_flags flags = {.config_file = write_file("bad.json", text, 0600)};
+        assert_int_equal(client_settings_load(&flags, &s, &f), -EINVAL);
+        assert_says(f, bad[i].says, "bad.json");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -692,6 +793,8 @@ int main(void)
         cmocka_unit_test_setup(test_configuration_file, clean_environment),
         cmocka_unit_test_setup(test_client_defaults, clean_environment),
         cmocka_unit_test_setup(test_client_precedence, clean_environment),
+        cmocka_unit_test_setup(test_services, clean_environment),
+        cmocka_unit_test_setup(test_service_errors, clean_environment),
         cmocka_unit_test_setup(test_client_links, clean_environment),
         cmocka_unit_test_setup(test_client_errors, clean_environment),
         cmocka_unit_test_setup(test_token_files, clean_environment),
