@@ -114,12 +114,16 @@ int stream_failure_end(struct stream *s, int error, bool answered, struct failur
                        s->url);
 }
 
+static int failure_needs_tls(struct stream *s, struct failure *f)
+{
+    return failure_set(f, -EPROTO, "%s: this port speaks TLS. Write https:// in the URL", s->url);
+}
+
 int stream_failure_not_http(struct stream *s, struct bytes start, struct failure *f)
 {
     /* 21, 3: a TLS alert record. */
     if (s->parts.kind == STREAM_HTTP && start.len >= 2 && start.data[0] == 21 && start.data[1] == 3)
-        return failure_set(f, -EPROTO, "%s: this port speaks TLS. Write https:// in the URL",
-                           s->url);
+        return failure_needs_tls(s, f);
     char text[sizeof "..." + 4 * 48];
     (void)log_escape(start.data, start.len, text, sizeof text);
     if (s->bridge)
@@ -153,6 +157,8 @@ static int failure_unauthorized(struct stream *s, const char *reason, struct fai
 int stream_failure_status(struct stream *s, unsigned status, const char *reason, struct failure *f)
 {
     const char *separator = *reason ? ": " : "";
+    if (status == 400 && s->parts.kind == STREAM_HTTP && strstr(reason, "speaks TLS"))
+        return failure_needs_tls(s, f); /* in the words of a Berth service's TLS port */
     switch (status) {
     case 401:
         return failure_unauthorized(s, reason, f);

@@ -356,6 +356,13 @@ def test_plain_http_on_a_tls_port(serve, probe, certificates):
     check(probe(url), "EPROTO", url, "https://")
 
 
+def test_plain_http_on_a_tls_port_of_a_service(start_service, probe):
+    url = start_service(tls=True).tls_url.replace("https", "http")
+    error = probe(url)
+    check(error, "EPROTO", url, "this port speaks TLS", "https://")
+    assert "not a Berth service" not in error
+
+
 def test_plain_http_on_a_tls_port_that_alerts(serve, probe):
     def talk(server, connection):
         connection.recv(4096)
