@@ -2,44 +2,28 @@
 it can be pointed at a service. And what the SDK does not show of the dialect."""
 
 import base64
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 from datetime import datetime
-from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
 from lib import berthwire as wire
+from lib import e2b_sdk
 from lib.access import call as wire_call, connect
 from lib.http_client import Http
 
-SOURCE = Path(__file__).parent / "e2b"
 TOKEN = "suite-token-0123456789"
 CHECKS = {"debug": 27, "api": 37, "direct": 29}
 
 
 @pytest.fixture
 def sdk(harness):
-    """The SDK and what it needs, as the lock file names them, fetched once for a build directory. Node
-    is Debian's 18 or a later one: the first wants to be asked for the cryptography that later ones have."""
-    lock = (SOURCE / "package-lock.json").read_bytes()
-    directory = Path(os.environ["BERTH_BUILD"]) / f"clients-e2b-{hashlib.sha256(lock).hexdigest()[:16]}"
-    directory.mkdir(exist_ok=True)
-    with open(directory / "lock", "w", encoding="ascii") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        if not (directory / "complete").exists():
-            for name in ("package.json", "package-lock.json"):
-                shutil.copy(SOURCE / name, directory)
-            command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-            done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300, check=False)
-            assert done.returncode == 0, done.stdout + done.stderr
-            (directory / "complete").touch()
-    return directory
+    return e2b_sdk.fetch()
 
 
 @pytest.fixture
@@ -49,17 +33,11 @@ def service(harness):
 
 
 def run_suite(sdk, service, mode, *only, **environment):
-    shutil.copy(SOURCE / "suite.mjs", sdk / f"suite-{mode}.mjs")
+    shutil.copy(e2b_sdk.SOURCE / "suite.mjs", sdk / f"suite-{mode}.mjs")
     arguments = [service.http_url] + ([] if mode == "debug" else [TOKEN, *only])
-    flags = [] if node_version(sdk) >= 20 else ["--experimental-global-webcrypto"]
     environment |= {name: value for name, value in os.environ.items() if not name.startswith(("E2B_", "NODE_"))}
-    return subprocess.run(["node", "--no-warnings", *flags, f"suite-{mode}.mjs", mode, *arguments], cwd=sdk, text=True,
+    return subprocess.run(["node", "--no-warnings", *e2b_sdk.node_flags(), f"suite-{mode}.mjs", mode, *arguments], cwd=sdk, text=True,
                           env=environment, capture_output=True, timeout=200, check=False)
-
-
-def node_version(sdk):
-    out = subprocess.run(["node", "--version"], cwd=sdk, capture_output=True, text=True, check=True).stdout
-    return int(out.lstrip("v").split(".")[0])
 
 
 @pytest.mark.timeout(360)
