@@ -1,6 +1,7 @@
 #include "base/file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdint.h>
 #include <unistd.h>
 
@@ -32,6 +33,20 @@ int file_read_up_to(int fd, void *data, size_t size, size_t *ret_len)
 int file_read_at(int fd, void *data, size_t size, uint64_t offset, size_t *ret_len)
 {
     return offset > INT64_MAX ? -EINVAL : read_all(fd, data, size, (off_t)offset, ret_len);
+}
+
+int file_open_null(void)
+{
+    int ends[2];
+    int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (fd >= 0)
+        return fd;
+    if (errno != ENOENT)
+        return -errno;
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return -errno;
+    (void)close(ends[1]);
+    return ends[0];
 }
 
 int file_write_all(int fd, const void *data, size_t len)

@@ -12,5 +12,9 @@ int file_read_up_to(int fd, void *data, size_t size, size_t *ret_len);
 /* The same from an offset, whatever the descriptor's own is. */
 int file_read_at(int fd, void *data, size_t size, uint64_t offset, size_t *ret_len);
 
+/* /dev/null, close-on-exec; where a minimal root has none, something else that has ended when it is
+ * read, and refuses to be written to. Async-signal-safe. A descriptor, or a negative errno. */
+int file_open_null(void);
+
 /* Writes all len bytes. 0 or a negative errno; how much was written is then not known. */
 int file_write_all(int fd, const void *data, size_t len);

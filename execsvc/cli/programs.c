@@ -52,18 +52,36 @@ int program_find_system(const char *name, char **ret)
     return r == -ENOENT ? search("/usr/bin:/bin:/usr/sbin:/sbin", name, ret) : r;
 }
 
+static int own_directory(char ret[PATH_MAX])
+{
+    ssize_t len = readlink("/proc/self/exe", ret, PATH_MAX - 1);
+    if (len <= 0)
+        return len < 0 ? -errno : -ENOENT;
+    ret[len] = '\0';
+    *strrchr(ret, '/') = '\0';
+    return 0;
+}
+
+/* In the directory that `way` ("/../lib") leads to from this program's. */
+static int search_from_own(const char *way, const char *name, char **ret)
+{
+    char self[PATH_MAX];
+    _cleanup_free_ char *directory = NULL;
+    if (own_directory(self) < 0)
+        return -ENOENT;
+    if (asprintf(&directory, "%s%s", self, way) < 0)
+        return -ENOMEM;
+    int r = try_directory(directory, strlen(directory), name, ret);
+    return r > 0 ? 0 : r < 0 ? r : -ENOENT;
+}
+
 /* Beside this program, or in the directory that it was installed into. */
 static int search_own(const char *directory, const char *name, char **ret)
 {
-    char self[PATH_MAX];
-    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
-    int r = 0;
-    if (len > 0) {
-        self[len] = 0;
-        r = try_directory(self, (size_t)(strrchr(self, '/') - self), name, ret);
-    }
-    if (r == 0)
-        r = try_directory(directory, strlen(directory), name, ret);
+    int r = search_from_own("", name, ret);
+    if (r != -ENOENT)
+        return r;
+    r = try_directory(directory, strlen(directory), name, ret);
     return r > 0 ? 0 : r < 0 ? r : -ENOENT;
 }
 
@@ -90,20 +108,32 @@ static int relative(const char *from, const char *to, char ret[PATH_MAX])
                : -ENAMETOOLONG;
 }
 
+/* Where an installation has it, and where it is from this program's directory. */
+static int search_libexec(const char *name, char **ret)
+{
+    char way[PATH_MAX];
+    int r = search_own(BERTH_LIBEXECDIR, name, ret);
+    if (r != -ENOENT || relative(BERTH_BINDIR, BERTH_LIBEXECDIR, way) < 0)
+        return r;
+    return search_from_own(way, name, ret);
+}
+
 int program_find_network(char **ret)
 {
-    char self[PATH_MAX], way[PATH_MAX];
-    _cleanup_free_ char *directory = NULL;
-    int r = search_own(BERTH_LIBEXECDIR, PROGRAM_NETWORK, ret);
-    ssize_t len = r == -ENOENT ? readlink("/proc/self/exe", self, sizeof self - 1) : -1;
-    if (len <= 0 || relative(BERTH_BINDIR, BERTH_LIBEXECDIR, way) < 0)
-        return r;
-    self[len] = '\0';
-    *strrchr(self, '/') = '\0';
-    if (asprintf(&directory, "%s%s", self, way) < 0)
-        return -ENOMEM;
-    r = try_directory(directory, strlen(directory), PROGRAM_NETWORK, ret);
-    return r > 0 ? 0 : r < 0 ? r : -ENOENT;
+    return search_libexec(PROGRAM_NETWORK, ret);
+}
+
+int program_find_static_berthd(char **ret)
+{
+    const char *named = getenv("BERTH_STATIC_BERTHD");
+    if (!named || !named[0]) {
+        int r = search_libexec(PROGRAM_STATIC_BERTHD, ret);
+        return r == -ENOENT ? search_from_own("/../server", PROGRAM_STATIC_BERTHD, ret) : r;
+    }
+    if (named[0] != '/' || !can_run(named))
+        return -ENOENT;
+    *ret = strdup(named);
+    return *ret ? 0 : -ENOMEM;
 }
 
 static int spawn(const char *path, char *const *argv, int output, pid_t *ret)

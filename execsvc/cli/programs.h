@@ -15,6 +15,12 @@ int program_find(const char *name, char **ret);
 extern const char program_network_place[]; /* for sentences */
 int program_find_network(char **ret);
 
+/* The berthd that needs no libraries, to be put into containers: BERTH_STATIC_BERTHD if that is set
+ * (an absolute path), else as program_find_network, and beside this one in a build directory. Not
+ * every build has it. Owned by the caller. -ENOENT, -ENOMEM. */
+#define PROGRAM_STATIC_BERTHD "berthd-static"
+int program_find_static_berthd(char **ret);
+
 /* As program_find, in PATH and the directories of system programs alone. */
 int program_find_system(const char *name, char **ret);
 

@@ -207,7 +207,8 @@ static int plan_devices(struct root *root)
                                            {"pts/ptmx", "/dev/ptmx"}};
     int r = add(root, STEP_DIRECTORY, "", "/dev", false, LANDLOCK_DEVICES);
     for (size_t i = 0; r == 0 && i < ARRAY_SIZE(devices); i++)
-        r = add(root, STEP_DEVICE, devices[i], devices[i], true, -1);
+        if (access(devices[i], F_OK) == 0) /* a minimal root has none */
+            r = add(root, STEP_DEVICE, devices[i], devices[i], true, -1);
     for (size_t i = 0; r == 0 && i < ARRAY_SIZE(links); i++)
         r = add(root, STEP_LINK, links[i][0], links[i][1], false, -1);
     if (r == 0)
@@ -510,6 +511,8 @@ static int hide(const char *target)
                    ? -errno
                    : 0;
     _cleanup_close_ int null = clone_mount("/dev/null", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOEXEC);
+    if (null == -ENOENT)
+        null = clone_mount(ROOT_FORBIDDEN, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOEXEC);
     if (null < 0)
         return null;
     return syscall(SYS_move_mount, null, "", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY_PATH) < 0 ? -errno
@@ -543,7 +546,7 @@ static int take_step(const struct step *step)
 /* A /proc must be mounted while another is in sight. */
 static int change_root(const char **ret_step)
 {
-    static const char *const places[] = {"/tmp", "/usr", "/etc", "/dev"};
+    static const char *const places[] = {"/tmp", "/usr", "/etc", "/dev", "/proc"};
     struct stat st;
     size_t i = 0;
     while (i < ARRAY_SIZE(places) && (lstat(places[i], &st) < 0 || !S_ISDIR(st.st_mode)))
@@ -583,6 +586,13 @@ static int open_source(const struct root *root, struct step *step)
     return step->source_fd;
 }
 
+static int make_forbidden(const char **ret_step)
+{
+    *ret_step = ROOT_FORBIDDEN;
+    _cleanup_close_ int fd = open(ROOT_FORBIDDEN, O_RDONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
+    return fd < 0 ? -errno : 0;
+}
+
 int root_build(struct root *root, const char **ret_step)
 {
     int r = 0;
@@ -600,6 +610,8 @@ int root_build(struct root *root, const char **ret_step)
     }
     if (r == 0)
         r = change_root(ret_step);
+    if (r == 0)
+        r = make_forbidden(ret_step);
     for (size_t i = 0; r == 0 && i < root->count; i++) {
         if (root->steps[i].kind == STEP_HIDE && root->steps[i].nobodys && shows_no_secrets(root))
             continue;
@@ -610,10 +622,7 @@ int root_build(struct root *root, const char **ret_step)
     if (r < 0)
         return r;
     *ret_step = "a new root";
-    _cleanup_close_ int forbidden =
-        open(ROOT_FORBIDDEN, O_RDONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
-    if (forbidden < 0 ||
-        mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL) < 0)
+    if (mount(NULL, "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL) < 0)
         return -errno;
     return 0;
 }

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 
 #include "base/cleanup.h"
+#include "base/file.h"
 #include "base/clock.h"
 #include "egress/control.h"
 #include "egress/counts.h"
@@ -73,7 +74,7 @@ static int open_file(const struct supervisor *s, const char *name, int flags)
 static _Noreturn void become_process(const struct spawn_limits *limits, int control, int log_fd,
                                      int old_log, int counts, char **argv)
 {
-    int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    int null_fd = file_open_null();
     control = fcntl(control, F_DUPFD_CLOEXEC, SCRATCH_FD);
     log_fd = fcntl(log_fd, F_DUPFD_CLOEXEC, SCRATCH_FD);
     old_log = fcntl(old_log, F_DUPFD_CLOEXEC, SCRATCH_FD);

@@ -5,6 +5,7 @@
 #include <termios.h>
 
 #include "base/cleanup.h"
+#include "base/file.h"
 #include "wire/wire.h"
 
 #define DEFAULT_ROWS 24
@@ -72,8 +73,8 @@ static int open_pipes(struct streams *s, uint32_t flags)
     if (flags & WIRE_EXEC_STDIN) {
         r = open_pipe(&s->input, &s->child[0], false);
     } else {
-        s->child[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
-        r = s->child[0] < 0 ? -errno : 0;
+        s->child[0] = file_open_null();
+        r = s->child[0] < 0 ? s->child[0] : 0;
     }
     if (r < 0)
         return r;

@@ -241,7 +241,7 @@ static int open_log(const char *root, int *ret)
 static _Noreturn void become_keeper(int stream, int log_fd, const struct spawn_limits *limits,
                                     char **argv)
 {
-    int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    int null_fd = file_open_null();
     stream = fcntl(stream, F_DUPFD_CLOEXEC, SCRATCH_FD);
     log_fd = fcntl(log_fd, F_DUPFD_CLOEXEC, SCRATCH_FD);
     if (null_fd < 0 || stream < 0 || log_fd < 0 || dup2(null_fd, 0) < 0 || dup2(log_fd, 1) < 0 ||

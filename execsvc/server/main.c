@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "egress/process.h"
 #include "gateway/process.h"
@@ -69,7 +70,7 @@ int main(int argc, char **argv)
     struct options options;
     /* A descriptor 0, 1 or 2 that is closed would become a socket that log lines go to. */
     for (int fd = 0; fd <= 2; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+        if (fcntl(fd, F_GETFD) < 0 && (file_open_null() != fd || fcntl(fd, F_SETFD, 0) < 0))
             return 1;
     int r = options_parse(argc, argv, &options);
     if (r != OPTIONS_RUN)

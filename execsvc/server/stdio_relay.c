@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "server/arguments.h"
 #include "server/sockets.h"
 #include "stream/unix_path.h"
@@ -50,7 +51,7 @@ static int make_root(const char *root, struct failure *ret_failure)
  * descriptor kept would keep ssh waiting after the relay has gone. */
 static _Noreturn void become_service(int log_fd, const struct arguments *arguments)
 {
-    int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    int null_fd = file_open_null();
     if (null_fd < 0 || dup2(null_fd, 0) < 0 || dup2(log_fd, 1) < 0 || dup2(log_fd, 2) < 0 ||
         chdir("/") < 0)
         _exit(127);

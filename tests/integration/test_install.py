@@ -20,9 +20,10 @@ def prefix(build_dir, tmp_path_factory):
 
 
 @pytest.mark.timeout(240)
-def test_programs(prefix):
+def test_programs(prefix, binaries):
     assert {"berth", "berthd", "berthfs"} <= set(os.listdir(prefix / "bin"))
-    assert os.listdir(prefix / "libexec" / "berth") == ["berth-network"], "nobody types its name"
+    static = {"berthd-static"} if "berthd-static" in binaries else set()
+    assert set(os.listdir(prefix / "libexec" / "berth")) == {"berth-network"} | static, "nobody types its name"
     assert os.listdir(prefix / "sbin") == ["mount.fuse.berth"], "mount(8) alone looks there"
 
 

@@ -37,6 +37,7 @@ SUSPICIOUS = re.compile(
 
 BINARIES = {
     "berthd": "execsvc/server/berthd",
+    "berthd-static": "execsvc/server/berthd-static",
     "berth": "execsvc/cli/berth",
     "berthfs": "fs/berthfs",
     "mount.fuse.berth": "fs/mount.fuse.berth",

@@ -16,6 +16,7 @@
 #include "cli/help.h"
 #include "cli/here.h"
 #include "cli/mounts.h"
+#include "cli/programs.h"
 #include "cli/text.h"
 
 /* --- text ------------------------------------------------------------------------ */
@@ -276,6 +277,24 @@ static void test_verdicts_as_sentences(void **state)
     }
 }
 
+/* --- programs --------------------------------------------------------------------- */
+
+static void test_static_berthd(void **state)
+{
+    _cleanup_free_ char *path = NULL;
+    assert_int_equal(setenv("BERTH_STATIC_BERTHD", "/bin/sh", 1), 0);
+    assert_int_equal(program_find_static_berthd(&path), 0);
+    assert_string_equal(path, "/bin/sh");
+    /* The one that is named or none: not another in its place. */
+    assert_int_equal(setenv("BERTH_STATIC_BERTHD", "/nonexistent", 1), 0);
+    assert_int_equal(program_find_static_berthd(&path), -ENOENT);
+    /* What a relative path names depends on where one stands, which may be a workspace. */
+    assert_int_equal(setenv("BERTH_STATIC_BERTHD", "bin/sh", 1), 0);
+    assert_int_equal(chdir("/"), 0);
+    assert_int_equal(program_find_static_berthd(&path), -ENOENT);
+    assert_int_equal(unsetenv("BERTH_STATIC_BERTHD"), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -288,6 +307,7 @@ int main(void)
         cmocka_unit_test(test_bounded_work),
         cmocka_unit_test(test_bounded_work_that_fails),
         cmocka_unit_test(test_suggestions),
+        cmocka_unit_test(test_static_berthd),
         cmocka_unit_test(test_verdicts_as_sentences),
     };
     if (!setlocale(LC_CTYPE, "C.UTF-8")) {
