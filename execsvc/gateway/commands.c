@@ -141,13 +141,14 @@ static int take_limits(struct run_request *q, const json_int_t numbers[5], struc
 static int read_run(struct exchange *x, struct run_request *q, struct failure *f)
 {
     json_t *argv = NULL, *env = NULL, *input = NULL, *pty = NULL;
-    const char *cwd = "", *id = "", *encoding = NULL;
+    const char *cwd = "", *id = "", *encoding = NULL, *path = NULL;
     int merge = 0, detach = 0, keep = 0, durable = 0, open = 0;
     json_int_t numbers[5] = {0};
     static const char *const names[] = {
-        "argv",       "env",        "cwd",       "id",         "stdin",         "stdin_encoding",
-        "stdin_open", "pty",        "merge",     "detach",     "keep",          "durable",
-        "timeout_ms", "max_output", "linger_ms", "memory_max", "processes_max", NULL};
+        "argv",           "env",           "cwd",        "id",         "stdin",
+        "stdin_encoding", "stdin_open",    "pty",        "merge",      "detach",
+        "keep",           "durable",       "timeout_ms", "max_output", "linger_ms",
+        "memory_max",     "processes_max", "mount_path", NULL};
     json_error_t error;
     int r = exchange_read_json(x, BODY_MAX, &q->body, f);
     if (r == 0)
@@ -155,20 +156,23 @@ static int read_run(struct exchange *x, struct run_request *q, struct failure *f
     if (r < 0)
         return r;
     if (json_unpack_ex(q->body, &error, JSON_STRICT,
-                       "{s:o,s?o,s?s,s?s,s?o,s?s,s?b,s?o,s?b,s?b,s?b,s?b,s?I,s?I,s?I,s?I,s?I}",
+                       "{s:o,s?o,s?s,s?s,s?o,s?s,s?b,s?o,s?b,s?b,s?b,s?b,s?I,s?I,s?I,s?I,s?I,s?s}",
                        "argv", &argv, "env", &env, "cwd", &cwd, "id", &id, "stdin", &input,
                        "stdin_encoding", &encoding, "stdin_open", &open, "pty", &pty, "merge",
                        &merge, "detach", &detach, "keep", &keep, "durable", &durable, "timeout_ms",
                        &numbers[0], "max_output", &numbers[1], "linger_ms", &numbers[2],
-                       "memory_max", &numbers[3], "processes_max", &numbers[4]) < 0)
+                       "memory_max", &numbers[3], "processes_max", &numbers[4], "mount_path",
+                       &path) < 0)
         return failure_set(f, -EINVAL, "%s", error.text);
     if (!json_is_array(argv) || (env && !json_is_object(env)) || (input && !json_is_string(input)))
         return failure_set(f, -EINVAL, "argv is an array, env an object, and stdin a string");
     q->exec.workspace = exchange_param(x, 0);
     q->exec.cwd = bytes_of_string(cwd);
     q->exec.id = bytes_of_string(id);
-    q->exec.flags = flag_if(merge, WIRE_EXEC_MERGE) | flag_if(detach, WIRE_EXEC_DETACH) |
-                    flag_if(keep, WIRE_EXEC_KEEP) | flag_if(durable, WIRE_EXEC_DURABLE) |
+    q->exec.mount_path = bytes_of_string(path);
+    q->exec.flags = flag_if(path != NULL, WIRE_EXEC_PATH) | flag_if(merge, WIRE_EXEC_MERGE) |
+                    flag_if(detach, WIRE_EXEC_DETACH) | flag_if(keep, WIRE_EXEC_KEEP) |
+                    flag_if(durable, WIRE_EXEC_DURABLE) |
                     flag_if(input || open || pty, WIRE_EXEC_STDIN);
     q->input_open = open || (pty && !input);
     r = take_argv(q, argv, f);
@@ -224,6 +228,13 @@ static int write_line(struct report *p, json_t *value, struct failure *f)
     return told(r, f);
 }
 
+/* null: not known any more, or not to be told in JSON. */
+static json_t *path_json(struct bytes path)
+{
+    json_t *text = path.len ? json_stringn((const char *)path.data, path.len) : NULL;
+    return text ? text : json_null();
+}
+
 static int on_started(struct report *p, const struct wire_exec_started *s, struct failure *f)
 {
     (void)snprintf(p->id, sizeof p->id, "%.*s", (int)s->id.len, (const char *)s->id.data);
@@ -231,9 +242,9 @@ static int on_started(struct report *p, const struct wire_exec_started *s, struc
     if (!p->stream)
         return 0;
     return write_line(p,
-                      json_pack("{s:s,s:s,s:I,s:b,s:I}", "event", "started", "id", p->id, "pid",
+                      json_pack("{s:s,s:s,s:I,s:b,s:I,s:o}", "event", "started", "id", p->id, "pid",
                                 (json_int_t)s->pid, "attached", (int)s->attached, "input",
-                                (json_int_t)s->input),
+                                (json_int_t)s->input, "path", path_json(s->path)),
                       f);
 }
 

@@ -59,6 +59,20 @@ def test_verdicts(web):
     assert web.ask("GET", "/exec").json["commands"] == []
 
 
+def test_the_path_at_which_the_workspace_is_seen(web):
+    """A caller's own, so that what is printed means the same there; and the one that always is."""
+    pwd = ["sh", "-c", "pwd; echo $PWD"]
+    assert run(web, *pwd, mount_path="/home/agent/project", cwd="")["stdout"] == "/home/agent/project\n" * 2
+    assert run(web, *pwd, mount_path="/workspace")["stdout"] == "/workspace\n" * 2
+    (started, *_) = web.lines("POST", "/exec", {"argv": ["true"], "mount_path": "/workspace"})
+    assert started["path"] == "/workspace"
+    # Where that cannot be, it is where it is, as without.
+    (started, *_) = web.lines("POST", "/exec", {"argv": ["true"], "mount_path": "/usr"})
+    assert started["path"].endswith("/tree")
+    answer = web.ask("POST", "/exec", {"argv": ["true"], "mount_path": "/" + "x" * 5000})
+    assert (answer.status, answer.json["effect"]) == (400, "none")
+
+
 def test_what_is_wrong(web):
     for body, status, errno in [
             ({}, 400, "EINVAL"), ({"argv": []}, 400, "EINVAL"), ({"argv": "ls"}, 400, "EINVAL"),
