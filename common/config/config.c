@@ -209,14 +209,10 @@ static int no_such_service(const struct document *d, const struct service_list *
                        l->count ? ". There are: " : ", which is empty", known);
 }
 
-/* URL and credentials of a service by name. */
-static int load_service(const struct document *d, const struct client_flags *flags,
-                        const struct service_list *l, const char *name, struct client_settings *s,
-                        struct failure *f)
+/* Credentials that were given for this service: by flags, else what is said of it. */
+static int take_credentials(const struct client_flags *flags, const struct service_entry *e,
+                            struct client_settings *s, struct failure *f)
 {
-    const struct service_entry *e = service_list_find(l, name);
-    if (!e)
-        return no_such_service(d, l, name, f);
     const struct {
         const char *flag;
         const char *own;
@@ -231,20 +227,32 @@ static int load_service(const struct document *d, const struct client_flags *fla
         if (path)
             r = paths_absolute(path, NULL, files[i].field, f);
     }
-    if (r < 0)
-        return r;
+    return r == 0 ? client_settings_read_token(s, f) : r;
+}
+
+/* URL and credentials of a service by name. */
+static int load_service(const struct document *d, const struct client_flags *flags,
+                        const struct service_list *l, const char *name, struct client_settings *s,
+                        struct failure *f)
+{
+    const struct service_entry *e = service_list_find(l, name);
+    if (!e)
+        return no_such_service(d, l, name, f);
     s->url = strdup(e->url);
     s->service = strdup(e->name);
     if (!s->url || !s->service)
         return config_document_no_memory(f);
-    return client_settings_read_token(s, f);
+    return take_credentials(flags, e, s, f);
 }
 
 /* URL and credentials of a service that has no name. */
 static int load_unnamed(const struct document *d, const struct client_flags *flags,
                         struct client_settings *s, struct failure *f)
 {
+    static const struct service_entry nothing = {0};
     int r = load_url(d, flags, s, f);
+    if (r == 0 && flags->alone)
+        return take_credentials(flags, &nothing, s, f);
     if (r == 0)
         r = load_token(d, flags, s, f);
     if (r == 0)

@@ -45,6 +45,8 @@ struct client_flags {
     const char *system_prefixes; /* as link_prefixes_check takes them */
     const char *persist;         /* seconds */
     uint32_t connect_timeout_ms;
+    bool alone; /* the URL is not that of environment and configuration: their credentials are kept
+                   from it */
 };
 
 /* Owned. NULL = not set, but url and system_prefixes are always set. Environment: BERTH_URL,

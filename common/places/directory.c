@@ -112,7 +112,7 @@ static int read_file(int directory, const char *file, struct place *ret, struct 
     file_name(ret->name, own);
     if (strcmp(own, file) == 0)
         return 0;
-    place_release(ret);
+    place_clear(ret);
     return failure_set(f, -EINVAL, "it is of a workspace of another name");
 }
 
@@ -236,7 +236,7 @@ struct places {
 static void places_release(struct places *l)
 {
     for (size_t i = 0; i < l->count; i++)
-        place_release(&l->items[i]);
+        place_clear(&l->items[i]);
     free(l->items);
     *l = (struct places){0};
 }

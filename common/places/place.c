@@ -18,7 +18,7 @@ static const char *const states[] = {
 static const char *const keys[] = {"version",    "id",  "id_hex", "provider", "sandbox",   "name",
                                    "parameters", "url", "state",  "created",  "created_by"};
 
-void place_release(struct place *p)
+void place_clear(struct place *p)
 {
     buffer_release(&p->id);
     free(p->provider);

@@ -49,8 +49,8 @@ struct place {
     char *created_by;
 };
 
-void place_release(struct place *p);
-#define _cleanup_place_ _cleanup_(place_release)
+void place_clear(struct place *p);
+#define _cleanup_place_ _cleanup_(place_clear)
 
 /* "creating" … */
 const char *place_state_name(enum place_state state);

@@ -30,6 +30,7 @@ struct cli {
     char **words;                    /* the whole command line; borrowed */
     bool under_way;                  /* something has been done that must not be done again */
     const char *way;                 /* what cli_connect_warm found: "mount", "holder", "direct" */
+    char *place_url; /* of the workspace's place, when that is the URL (at_place.h) */
     const struct cli_command *command; /* the one that runs */
 };
 
@@ -65,6 +66,7 @@ int cmd_logs(struct cli *cli, int argc, char **argv);
 int cmd_attach(struct cli *cli, int argc, char **argv);
 int cmd_wait(struct cli *cli, int argc, char **argv);
 int cmd_kill(struct cli *cli, int argc, char **argv);
+int cmd_provider(struct cli *cli, int argc, char **argv);
 int cmd_policy(struct cli *cli, int argc, char **argv);
 int cmd_visibility(struct cli *cli, int argc, char **argv);
 int cmd_status(struct cli *cli, int argc, char **argv);
@@ -95,6 +97,7 @@ extern const char logs_usage[];
 extern const char attach_usage[];
 extern const char wait_usage[];
 extern const char kill_usage[];
+extern const char provider_usage[];
 extern const char policy_usage[];
 extern const char visibility_usage[];
 extern const char status_usage[];

@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/at_place.h"
 #include "cli/cli.h"
 #include "cli/exec_find.h"
 #include "cli/exec_place.h"
@@ -127,6 +128,8 @@ static int run(struct cli *cli, int argc, char **argv, const char *known, int mo
         return EXEC_STATUS_NOT_STARTED;
     }
     cli_use_working_directory(cli, &here);
+    if (o->workspace && !at_place_use(cli, o->workspace, false))
+        return EXEC_STATUS_NOT_STARTED;
     int status = CLI_OK;
     for (int i = optind; i < argc; i++)
         status = attach_to(cli, argv[i], o);

@@ -4,6 +4,8 @@
 #include "base/buffer.h"
 #include "base/cleanup.h"
 #include "cli/cli.h"
+#include "cli/at_place.h"
+#include "cli/create_provider.h"
 #include "cli/create_source.h"
 #include "cli/life.h"
 #include "cli/policy_text.h"
@@ -29,6 +31,12 @@ const char create_usage[] =
     "                     with a git repository of its own: what a local one has committed at REF\n"
     "                     (HEAD), on that branch if it is one; it can be fetched from by its "
     "mount\n"
+    "      --provider NAME[:K=V,…]\n"
+    "                     in a sandbox of its own, which a system such as docker or ssh makes; "
+    "see\n"
+    "                     `berth help provider`. `berth rm` destroys it with the workspace\n"
+    "      --provider-option K=V\n"
+    "                     a parameter of the provider; what is not given is as its profile has it\n"
     "      --label K=V    a label, of which there may be several; see `berth help label`\n"
     "      --ttl TIME     it is removed so long after now, but not while it is in use\n"
     "      --idle-ttl TIME\n"
@@ -44,6 +52,7 @@ const char create_usage[] =
     "  echo '{\"network\": \"host\"}' | berth create --policy - demo\n"
     "  berth create --worktree ~/src/app@main fix-the-bug\n"
     "  berth create --label team=search --idle-ttl 2h demo\n"
+    "  berth create --provider docker:image=debian:12 demo\n"
     "  git archive HEAD | berth create --from - demo\n"
     "  berth create -- -strange              an ID that begins with '-'\n";
 
@@ -53,6 +62,8 @@ enum {
     OPTION_FORK,
     OPTION_LIVE,
     OPTION_WORKTREE,
+    OPTION_PROVIDER,
+    OPTION_PROVIDER_OPTION,
     OPTION_LABEL,
     OPTION_TTL,
     OPTION_IDLE_TTL,
@@ -64,6 +75,8 @@ static const struct option options[] = {
     {"fork", required_argument, NULL, OPTION_FORK},
     {"live", no_argument, NULL, OPTION_LIVE},
     {"worktree", required_argument, NULL, OPTION_WORKTREE},
+    {"provider", required_argument, NULL, OPTION_PROVIDER},
+    {"provider-option", required_argument, NULL, OPTION_PROVIDER_OPTION},
     {"label", required_argument, NULL, OPTION_LABEL},
     {"ttl", required_argument, NULL, OPTION_TTL},
     {"idle-ttl", required_argument, NULL, OPTION_IDLE_TTL},
@@ -73,8 +86,8 @@ static const struct option options[] = {
     {0},
 };
 
-static int create_one(const struct cli *cli, struct client *client, const char *id,
-                      const char *file, const struct wire_workspace_create *create)
+int create_one(const struct cli *cli, struct client *client, const char *id, const char *file,
+               const struct wire_workspace_create *create)
 {
     struct failure failure;
     struct wire_frame *reply;
@@ -119,6 +132,7 @@ int cmd_create(struct cli *cli, int argc, char **argv)
     _cleanup_free_ char *label_text = NULL;
     const char *file = NULL, *error;
     struct create_source source = {0};
+    struct create_provider provider = {0};
     _cleanup_buffer_ struct buffer policy = {0};
     int option;
     opterr = 0;
@@ -146,6 +160,14 @@ int cmd_create(struct cli *cli, int argc, char **argv)
             source.live = true;
         else if (option == OPTION_WORKTREE)
             source.worktree = optarg;
+        else if (option == OPTION_PROVIDER)
+            provider.spec = optarg;
+        else if (option == OPTION_PROVIDER_OPTION &&
+                 provider.option_count == CREATE_PROVIDER_OPTIONS_MAX)
+            return cli_usage_error(cli, "--provider-option: more than %d",
+                                   CREATE_PROVIDER_OPTIONS_MAX);
+        else if (option == OPTION_PROVIDER_OPTION)
+            provider.options[provider.option_count++] = optarg;
         else if (option == 'h')
             return cli_show_help(cli);
         else
@@ -167,18 +189,30 @@ int cmd_create(struct cli *cli, int argc, char **argv)
     create.labels = bytes_of_string(label_text);
     if (create.labels.len > WIRE_LABELS_MAX)
         return cli_usage_error(cli, "labels: more than %d bytes in all", WIRE_LABELS_MAX);
+    if (provider.option_count && !provider.spec)
+        return cli_usage_error(cli, "--provider-option is for --provider");
+    if (provider.spec) {
+        provider.policy_file = file;
+        provider.exclusive = create.flags & WIRE_WORKSPACE_EXCLUSIVE;
+        return create_provider_run(cli, &provider, &source, argv + optind, &create);
+    }
     if (filled) {
-        int r = create_source_run(cli, &source, argv[optind], &create);
+        int r = at_place_use(cli, argv[optind], false)
+                    ? create_source_run(cli, &source, argv[optind], &create)
+                    : -ENOENT;
         return cli_finish_output(cli, r < 0 ? CLI_FAILED : CLI_OK);
     }
-    _cleanup_client_ struct client *client = NULL;
-    if (cli_connect(cli, &client) < 0)
-        return CLI_FAILED;
+    _cleanup_at_places_ struct at_places at = {.cli = cli};
     int status = CLI_OK;
     for (char **id = argv + optind; *id; id++) {
-        int r = create_one(cli, client, *id, file, &create);
+        struct client *client;
+        int r = at_places_connect(&at, *id, false, &client);
+        if (r == 0)
+            r = create_one(cli, client, *id, file, &create);
         if (r < 0)
             status = CLI_FAILED;
+        if (r < 0 && !at.own && !at.client)
+            break;
         if (r == -ENOTCONN)
             break;
     }

@@ -1,6 +1,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "cli/at_place.h"
 #include "cli/cli.h"
 #include "cli/tree_call.h"
 #include "names/thread_id.h"
@@ -100,7 +101,7 @@ int cmd_export(struct cli *cli, int argc, char **argv)
         cli_error(cli, "%s", failure.text);
         return CLI_FAILED;
     }
-    if (tree_call_begin(cli, &request, &call) < 0)
+    if ((id && !at_place_use(cli, id, flags)) || tree_call_begin(cli, &request, &call) < 0)
         return CLI_FAILED;
     int r = archive_download(cli, id ? id : snapshot, file, compression, call);
     return r < 0 ? CLI_FAILED : CLI_OK;

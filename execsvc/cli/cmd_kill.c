@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/units.h"
+#include "cli/at_place.h"
 #include "cli/cli.h"
 #include "cli/exec_find.h"
 #include "cli/here.h"
@@ -138,7 +139,7 @@ int cmd_kill(struct cli *cli, int argc, char **argv)
     _cleanup_here_ struct here here = {0};
     _cleanup_client_ struct client *client = NULL;
     cli_use_working_directory(cli, &here);
-    if (cli_connect_warm(cli, &client) < 0)
+    if ((workspace && !at_place_use(cli, workspace, false)) || cli_connect_warm(cli, &client) < 0)
         return CLI_FAILED;
     int status = CLI_OK;
     for (int i = optind; i < argc; i++)

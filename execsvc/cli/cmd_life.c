@@ -3,6 +3,7 @@
 
 #include "base/buffer.h"
 #include "base/cleanup.h"
+#include "cli/at_place.h"
 #include "cli/cli.h"
 #include "cli/life.h"
 #include "cli/text.h"
@@ -148,7 +149,8 @@ static int run(struct cli *cli, const struct wire_workspace_set *q, bool json,
 {
     _cleanup_client_ struct client *client = NULL;
     struct wire_frame *reply;
-    if (cli_connect(cli, &client) < 0 || life_call(cli, client, q, &reply) < 0)
+    if (!at_place_use(cli, (const char *)q->key.data, q->flags) ||
+        at_place_connect(cli, &client) < 0 || life_call(cli, client, q, &reply) < 0)
         return CLI_FAILED;
     const struct wire_workspace *w = &reply->message.workspace;
     int r = json ? print_json(w) : q->valid == 0 ? print(w) : 0;
@@ -261,18 +263,19 @@ static int set_state(struct cli *cli, int argc, char **argv, enum wire_workspace
         return cli_usage_error(cli, "which workspace?");
     if (!workspace_ids_check(cli, argv + optind, q.flags ? THREAD_NAME_MAX : THREAD_ID_MAX))
         return CLI_USAGE;
-    _cleanup_client_ struct client *client = NULL;
-    if (cli_connect(cli, &client) < 0)
-        return CLI_FAILED;
+    _cleanup_at_places_ struct at_places at = {.cli = cli};
     for (char **id = argv + optind; *id; id++) {
         struct wire_frame *reply;
+        struct client *client;
         q.key = bytes_of_string(*id);
-        int r = life_call(cli, client, &q, &reply);
+        int r = at_places_connect(&at, *id, q.flags, &client);
+        if (r == 0)
+            r = life_call(cli, client, &q, &reply);
         if (r == 0)
             wire_frame_free(reply);
         else
             status = CLI_FAILED;
-        if (r == -ENOTCONN)
+        if (r == -ENOTCONN && !at.other.place_url)
             break;
     }
     return status;

@@ -2,10 +2,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/cleanup.h"
 #include "cli/cli.h"
 #include "cli/life.h"
+#include "cli/places_list.h"
 #include "cli/text.h"
 
 /* Workspaces asked for at once. */
@@ -32,6 +34,12 @@ const char ls_usage[] =
     "the\n"
     "                ID is not UTF-8, \"thread_id\" is null and \"thread_id_hex\" has it\n"
     "\n"
+    "Those that a provider made a sandbox for are listed too, unless a service was named. With "
+    "-l,\n"
+    "--json, --label and --state their services are asked; one that does not answer within a few\n"
+    "seconds is \"unreachable\". In JSON these have \"provider\" besides: its \"name\", the\n"
+    "\"sandbox\" and the \"state\" of that.\n"
+    "\n"
     "Examples\n"
     "  berth ls\n"
     "  berth ls --label team=search --state stopped\n"
@@ -56,6 +64,7 @@ struct workspace_item {
     int64_t created;
     int64_t expires; /* 0: never */
     json_t *json;    /* of it all, with --json or --long */
+    char *provider;  /* of its sandbox, and how that is if it is not ready; NULL: it has none */
 };
 
 struct list {
@@ -66,12 +75,16 @@ struct list {
     uint32_t state;
     struct buffer selectors; /* as on the wire */
     uint32_t selector_count;
+    const char *labels[WIRE_SELECTORS_MAX]; /* the same as words; borrowed */
+    bool has_providers;                     /* of what is listed */
+    bool has_places;
 };
 
 static void list_release(struct list *l)
 {
     for (size_t i = 0; i < l->count; i++) {
         free(l->items[i].name);
+        free(l->items[i].provider);
         buffer_release(&l->items[i].thread_id);
         json_decref(l->items[i].json);
     }
@@ -80,7 +93,7 @@ static void list_release(struct list *l)
     *l = (struct list){0};
 }
 
-static int list_add(struct list *l, const struct wire_workspace *w)
+static int list_reserve(struct list *l)
 {
     if (l->count == l->allocated) {
         size_t larger = l->allocated ? l->allocated * 2 : PAGE;
@@ -90,6 +103,13 @@ static int list_add(struct list *l, const struct wire_workspace *w)
         l->items = items;
         l->allocated = larger;
     }
+    return 0;
+}
+
+static int list_add(struct list *l, const struct wire_workspace *w)
+{
+    if (list_reserve(l) < 0)
+        return -ENOMEM;
     struct workspace_item item = {.created = w->created_at.sec, .expires = w->expires_at.sec};
     int r = buffer_append(&item.thread_id, w->thread_id.data, w->thread_id.len);
     item.name = text_copy(w->name);
@@ -152,6 +172,59 @@ static int fetch(const struct cli *cli, struct client *client, struct list *l)
     return 0;
 }
 
+/* --- in sandboxes ------------------------------------------------------------------ */
+
+/* As life_json writes it; 0: never. */
+static int64_t seconds_of(const json_t *time)
+{
+    struct tm tm = {0};
+    const char *text = json_string_value(time);
+    return text && strptime(text, "%Y-%m-%dT%H:%M:%SZ", &tm) ? (int64_t)timegm(&tm) : 0;
+}
+
+static int add_place(struct list *l, struct place_row *row)
+{
+    const struct place *p = &row->place;
+    const char *state = p->state == PLACE_READY ? "" : place_state_name(p->state);
+    struct workspace_item item = {.created = p->created,
+                                  .expires = seconds_of(json_object_get(row->json, "expires_at"))};
+    if (list_reserve(l) < 0 || asprintf(&item.provider, "%s%s%s%s", p->provider, *state ? " (" : "",
+                                        state, *state ? ")" : "") < 0)
+        return -ENOMEM;
+    item.name = strdup(p->name);
+    item.json = json_incref(row->json);
+    int r = buffer_append(&item.thread_id, p->id.data, p->id.len);
+    l->items[l->count++] = item;
+    l->has_providers = true;
+    return r < 0 || !item.name ? -ENOMEM : 0;
+}
+
+static int compare_items(const void *a, const void *b)
+{
+    const struct workspace_item *x = a, *y = b;
+    int order = strcmp(x->name, y->name);
+    return order ? order : (x->provider != NULL) - (y->provider != NULL);
+}
+
+/* Beside those of the service that is used anyway. */
+static int add_places(struct cli *cli, struct list *l)
+{
+    _cleanup_place_rows_ struct place_rows rows = {0};
+    const char *state = l->state ? life_state(l->state) : NULL;
+    bool ask = l->json || l->selector_count || state;
+    int r = place_rows_read(cli, ask, &rows);
+    l->has_places = rows.count > 0;
+    for (size_t i = 0; r == 0 && i < rows.count; i++)
+        if (place_row_matches(&rows.rows[i], l->labels, l->selector_count, state) &&
+            add_place(l, &rows.rows[i]) < 0) {
+            cli_error(cli, "%s", strerror(ENOMEM));
+            r = -ENOMEM;
+        }
+    if (r == 0 && l->has_providers)
+        qsort(l->items, l->count, sizeof *l->items, compare_items);
+    return r;
+}
+
 /* --- output ---------------------------------------------------------------------- */
 
 static int name_column(const struct list *l)
@@ -165,10 +238,27 @@ static int name_column(const struct list *l)
     return column;
 }
 
+/* Columns of PROVIDER and what is behind it: 0 where no workspace has a sandbox. */
+static int provider_column(const struct list *l)
+{
+    int column = l->has_providers ? (int)strlen("PROVIDER") : -2;
+    for (size_t i = 0; i < l->count; i++) {
+        int len = l->items[i].provider ? (int)strlen(l->items[i].provider) : 0;
+        column = len > column ? len : column;
+    }
+    return column + 2;
+}
+
+static const char *provider_of(const struct list *l, size_t i)
+{
+    return !l->has_providers ? "" : l->items[i].provider ? l->items[i].provider : "-";
+}
+
 static int print_table(const struct list *l)
 {
-    int column = name_column(l);
-    (void)printf("%-*s  %-19s  %s\n", column, "NAME", "CREATED", "THREAD ID");
+    int column = name_column(l), width = provider_column(l);
+    (void)printf("%-*s  %-19s  %-*s%s\n", column, "NAME", "CREATED", width,
+                 l->has_providers ? "PROVIDER" : "", "THREAD ID");
     for (size_t i = 0; i < l->count; i++) {
         char when[64];
         _cleanup_buffer_ struct buffer name = {0};
@@ -179,8 +269,8 @@ static int print_table(const struct list *l)
         if (r < 0)
             return r;
         text_time(l->items[i].created, false, when, sizeof when);
-        (void)printf("%-*.*s  %-19s  %.*s\n", column, (int)name.len, (const char *)name.data, when,
-                     (int)id.len, (const char *)id.data);
+        (void)printf("%-*.*s  %-19s  %-*s%.*s\n", column, (int)name.len, (const char *)name.data,
+                     when, width, provider_of(l, i), (int)id.len, (const char *)id.data);
     }
     return 0;
 }
@@ -219,9 +309,9 @@ static void idle_text(double seconds, char *text, size_t size)
 
 static int print_long(const struct list *l)
 {
-    int column = name_column(l);
-    (void)printf("%-*s  %-7s  %-19s  %-19s  %-8s  %s\n", column, "NAME", "STATE", "CREATED", "ENDS",
-                 "IDLE", "THREAD ID, LABELS");
+    int column = name_column(l), width = provider_column(l);
+    (void)printf("%-*s  %-7s  %-19s  %-19s  %-8s  %-*s%s\n", column, "NAME", "STATE", "CREATED",
+                 "ENDS", "IDLE", width, l->has_providers ? "PROVIDER" : "", "THREAD ID, LABELS");
     for (size_t i = 0; i < l->count; i++) {
         const struct workspace_item *item = &l->items[i];
         char created[64], ends[64] = "-", idle[32] = "-";
@@ -238,10 +328,10 @@ static int print_long(const struct list *l)
             text_time(item->expires, false, ends, sizeof ends);
         if (json_is_number(idle_ttl))
             idle_text(json_number_value(idle_ttl), idle, sizeof idle);
-        (void)printf("%-*s  %-7s  %-19s  %-19s  %-8s  %.*s%s%.*s\n", column, item->name,
+        (void)printf("%-*s  %-7s  %-19s  %-19s  %-8s  %-*s%.*s%s%.*s\n", column, item->name,
                      json_string_value(json_object_get(item->json, "state")), created, ends, idle,
-                     (int)id.len, (const char *)id.data, labels.len > 0 ? "  " : "",
-                     (int)labels.len, (const char *)labels.data);
+                     width, provider_of(l, i), (int)id.len, (const char *)id.data,
+                     labels.len > 0 ? "  " : "", (int)labels.len, (const char *)labels.data);
     }
     return 0;
 }
@@ -289,11 +379,36 @@ static int print_list(const struct cli *cli, const struct list *l,
 
 static int add_selector(struct list *l, const char *word)
 {
+    if (l->selector_count < ARRAY_SIZE(l->labels))
+        l->labels[l->selector_count] = word;
     if (l->selector_count == WIRE_SELECTORS_MAX ||
         l->selectors.len + strlen(word) + 8 > WIRE_LABELS_MAX)
         return -E2BIG;
     l->selector_count++;
     return wire_list_append(&l->selectors, bytes_of_string(word));
+}
+
+/* Those of the service, and, if none was named, those in sandboxes. Whoever uses nothing but
+ * sandboxes has no service here, and needs none. */
+static int collect(struct cli *cli, struct list *l)
+{
+    struct failure failure;
+    struct client *client = NULL;
+    int status = CLI_OK;
+    if (!cli_load_settings(cli))
+        return CLI_FAILED;
+    int r = cli_connect_alone(cli, &client, &failure);
+    if (r == 0)
+        status = fetch(cli, client, l) < 0 ? CLI_FAILED : CLI_OK;
+    if (client)
+        client_free(client);
+    if (!cli->url_given && add_places(cli, l) < 0)
+        status = CLI_FAILED;
+    if (r < 0 && !(l->has_places && cli->settings.url_default)) {
+        cli_error(cli, "%s", failure.text);
+        status = CLI_FAILED;
+    }
+    return status;
 }
 
 int cmd_ls(struct cli *cli, int argc, char **argv)
@@ -330,16 +445,15 @@ int cmd_ls(struct cli *cli, int argc, char **argv)
         return cli_usage_error(cli, "%s: ls takes no arguments; it lists all", argv[optind]);
     if (json + quiet + extended > 1)
         return cli_usage_error(cli, "--json, -q and -l exclude each other");
-    _cleanup_client_ struct client *client = NULL;
-    if (cli_connect(cli, &client) < 0)
-        return CLI_FAILED;
     list.json = json || extended;
-    if (fetch(cli, client, &list) < 0)
-        return CLI_FAILED;
-    return print_list(cli, &list,
-                      json       ? print_json
-                      : quiet    ? print_names
-                      : extended ? print_long
-                                 : print_table,
-                      !json && !quiet);
+    int status = collect(cli, &list);
+    if (status == CLI_FAILED && !list.has_places)
+        return status;
+    int printed = print_list(cli, &list,
+                             json       ? print_json
+                             : quiet    ? print_names
+                             : extended ? print_long
+                                        : print_table,
+                             !json && !quiet);
+    return printed == CLI_OK ? status : printed;
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/at_place.h"
 #include "cli/cli.h"
 #include "cli/here.h"
 #include "cli/policy_text.h"
@@ -343,10 +344,10 @@ int cmd_policy(struct cli *cli, int argc, char **argv)
         return CLI_USAGE;
     _cleanup_here_ struct here here = {0};
     _cleanup_client_ struct client *client = NULL;
-    cli_use_working_directory(cli, &here);
-    if (cli_connect_warm(cli, &client) < 0)
-        return CLI_FAILED;
     const char *id = argv[optind];
+    cli_use_working_directory(cli, &here);
+    if (!at_place_use(cli, id, flags) || cli_connect_warm(cli, &client) < 0)
+        return CLI_FAILED;
     int status = lifts  ? lift(cli, client, id, flags)
                  : file ? set(cli, client, id, flags, file, buffer_view(&policy), as_json)
                         : show(cli, client, id, flags, as_json);

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "cli/at_place.h"
 #include "cli/cli.h"
 #include "cli/exec_find.h"
 #include "cli/exec_result.h"
@@ -201,7 +202,7 @@ int cmd_ps(struct cli *cli, int argc, char **argv)
     _cleanup_client_ struct client *client = NULL;
     struct failure failure;
     cli_use_working_directory(cli, &here);
-    if (cli_connect_warm(cli, &client) < 0)
+    if ((workspace && !at_place_use(cli, workspace, false)) || cli_connect_warm(cli, &client) < 0)
         return CLI_FAILED;
     l.array = l.json ? json_array() : NULL;
     int r = exec_each(client, workspace, NULL, on_command, &l, &failure);

@@ -1,13 +1,16 @@
 #include <string.h>
 
+#include "cli/at_place.h"
 #include "cli/cli.h"
+#include "cli/rm_provider.h"
 #include "cli/workspace_id.h"
 
 const char rm_usage[] =
     "usage: berth rm [OPTION…] ID…\n"
     "Removes workspaces, all their files and what their commands have printed, at the service.\n"
     "It does not ask. An ID that is not there is an error, and so is a workspace in which\n"
-    "commands run or have left processes behind, but the others are removed.\n"
+    "commands run or have left processes behind, but the others are removed. A sandbox that a\n"
+    "provider made for one is destroyed with it, also one that was never made to the end.\n"
     "\n"
     "  -n, --name    the words are directory names, as `berth ls -q` and the mount show them\n"
     "  -f, --force   commands are ended; one that is not there is no error\n"
@@ -97,14 +100,20 @@ int cmd_rm(struct cli *cli, int argc, char **argv)
     if (!workspace_ids_check(cli, argv + optind, flags ? THREAD_NAME_MAX : THREAD_ID_MAX))
         return CLI_USAGE;
     _cleanup_client_ struct client *client = NULL;
-    if (cli_connect(cli, &client) < 0)
-        return CLI_FAILED;
     int status = CLI_OK;
     for (char **id = argv + optind; *id; id++) {
-        int r = remove_one(cli, client, *id, flags, force);
+        _cleanup_place_ struct place p = {0};
+        int r = at_place_find(cli, *id, flags, &p);
+        if (r > 0) {
+            r = rm_provider_run(cli, &p, *id, flags, force);
+        } else if (r == 0) {
+            if (!client && cli_connect(cli, &client) < 0)
+                return CLI_FAILED;
+            r = remove_one(cli, client, *id, flags, force);
+        }
         if (r < 0)
             status = CLI_FAILED;
-        if (r == -ENOTCONN)
+        if (r == -ENOTCONN && client)
             break;
     }
     return status;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/buffer.h"
+#include "cli/at_place.h"
 #include "cli/cli.h"
 #include "cli/text.h"
 
@@ -117,7 +118,7 @@ static int snapshot_create(struct cli *cli, const struct choice *choice, char **
                             .id = bytes_of_string(words[1]),
                             .labels = bytes_of_string(labels)}};
     _cleanup_client_ struct client *client = NULL;
-    if (cli_connect(cli, &client) < 0)
+    if (!at_place_use(cli, words[0], choice->workspace_flags) || at_place_connect(cli, &client) < 0)
         return CLI_FAILED;
     int r = client_call_sync(client, &request, 0, &reply, &failure);
     if (r < 0) {
@@ -175,7 +176,8 @@ static int snapshot_ls(struct cli *cli, const struct choice *choice, char **word
     if (words[0] && words[1])
         return cli_usage_error(cli, "ls takes at most one workspace");
     _cleanup_client_ struct client *client = NULL;
-    if (cli_connect(cli, &client) < 0)
+    if ((words[0] && !at_place_use(cli, words[0], choice->workspace_flags)) ||
+        at_place_connect(cli, &client) < 0)
         return CLI_FAILED;
     json_t *array = json_array();
     if (!choice->json && !choice->quiet)
@@ -254,7 +256,7 @@ static int snapshot_restore(struct cli *cli, const struct choice *choice, char *
     _cleanup_client_ struct client *client = NULL;
     if (strlen(words[1]) > WIRE_SNAPSHOT_ID_MAX)
         return cli_usage_error(cli, "%s: no snapshot has so long an ID", words[1]);
-    if (cli_connect(cli, &client) < 0)
+    if (!at_place_use(cli, words[0], choice->workspace_flags) || at_place_connect(cli, &client) < 0)
         return CLI_FAILED;
     if (client_call_sync(client, &request, 0, &reply, &failure) < 0) {
         cli_error(cli, "%s: %s", words[0], failure.text);

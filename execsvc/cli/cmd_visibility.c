@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/xattr.h>
 
+#include "cli/at_place.h"
 #include "cli/cli.h"
 #include "cli/here.h"
 #include "cli/text.h"
@@ -187,7 +188,7 @@ static int on_workspace(struct cli *cli, const struct wish *w, char **ids)
     if (!workspace_ids_check(cli, ids, w->flags ? THREAD_NAME_MAX : THREAD_ID_MAX))
         return CLI_USAGE;
     _cleanup_client_ struct client *client = NULL;
-    if (cli_connect(cli, &client) < 0)
+    if (!at_place_use(cli, ids[0], w->flags) || at_place_connect(cli, &client) < 0)
         return CLI_FAILED;
     struct bytes key = bytes_of_string(ids[0]);
     struct wire_message request = {.type = WIRE_WORKSPACE_VISIBILITY,

@@ -56,6 +56,7 @@ const struct cli_command cli_commands[] = {
     {"ttl", cmd_ttl, "say when a workspace is removed by itself", ttl_usage},
     {"stop", cmd_stop, "end a workspace's commands and let none be started", stop_usage},
     {"start", cmd_start, "let commands be started in a stopped workspace again", start_usage},
+    {"provider", cmd_provider, "systems that make sandboxes for workspaces", provider_usage},
     {"snapshot", cmd_snapshot, "keep copies of a workspace's files, and bring them back",
      snapshot_usage},
     {"fork", cmd_fork, "make a workspace with the files of another", fork_usage},

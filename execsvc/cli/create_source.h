@@ -26,3 +26,8 @@ int worktree_make(struct cli *cli, const char *spec, char **ret_path);
 
 /* Removes it; frees the path. */
 void worktree_remove(char *path);
+
+/* The same without files, over a connection; prints the name. file: of the policy, for messages, or
+ * NULL. */
+int create_one(const struct cli *cli, struct client *client, const char *id, const char *file,
+               const struct wire_workspace_create *create);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/at_place.h"
 #include "names/thread_id.h"
 
 /* The workspace's root as its commands know it; no path of this machine. */
@@ -77,9 +78,12 @@ static int find(struct cli *cli, const struct exec_options *options, const char 
     bool look = !options->workspace || !cli->url_given;
     int found = look ? here_find(path, here, &failure) : -ENOENT;
     if (options->workspace) {
+        bool same = found == 0 && here->workspace && is_workspace(here, options->workspace);
         if (found == 0)
             cli_use_here(cli, here);
-        bool same = found == 0 && here->workspace && is_workspace(here, options->workspace);
+        /* A mount speaks for the workspace that we stand in; of others their place knows better. */
+        if (!same && !at_place_use(cli, options->workspace, false))
+            return -ENOENT;
         *ret = (struct exec_place){.workspace = options->workspace,
                                    .directory = options->directory,
                                    .mount_path = same ? here->workspace_path : NULL};

@@ -1,4 +1,5 @@
 #include <signal.h>
+#include <stdlib.h>
 
 #include "base/log.h"
 #include "cli/cli.h"
@@ -11,5 +12,6 @@ int main(int argc, char **argv)
     (void)signal(SIGPIPE, SIG_IGN);
     int status = cli_main(&cli, argc, argv);
     client_settings_release(&cli.settings);
+    free(cli.place_url);
     return status;
 }

@@ -19,9 +19,10 @@ def free_port():
 
 class Sshd:
     """directory: private, for keys and configuration. port: where it listens. command(): the
-    ssh command line, without the remote command, that reaches it (extra: more options)."""
+    ssh command line, without the remote command, that reaches it (extra: more options). settings: more
+    lines of its configuration."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, settings=""):
         assert SSHD, "sshd is not installed"
         self.directory = Path(directory)
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -36,7 +37,7 @@ class Sshd:
             f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {self.directory}/host\n"
             f"PidFile {self.directory}/pid\nAuthorizedKeysFile {self.directory}/authorized\n"
             "StrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n"
-            "MaxSessions 100\nMaxStartups 100\nSubsystem sftp internal-sftp\n")
+            "MaxSessions 100\nMaxStartups 100\nSubsystem sftp internal-sftp\n" + settings)
         self.log = open(self.directory / "log", "wb")
         self.process = subprocess.Popen([SSHD, "-D", "-e", "-f", str(self.directory / "config")],
                                         stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)

@@ -72,16 +72,16 @@ static void keep_any_id(void **state)
         /* A second maker of the same workspace loses, and changes nothing. */
         p.state = PLACE_READY;
         assert_int_equal(place_write(&p, true, &f), -EEXIST);
-        place_release(&read);
+        place_clear(&read);
         assert_int_equal(place_read(p.name, &read, &f), 0);
         assert_int_equal(read.state, PLACE_CREATING);
         assert_int_equal(place_write(&p, false, &f), 0);
-        place_release(&read);
+        place_clear(&read);
         assert_int_equal(place_read(p.name, &read, &f), 0);
         assert_int_equal(read.state, PLACE_READY);
         assert_int_equal(place_remove(p.name, &f), 0);
         assert_int_equal(place_remove(p.name, &f), -ENOENT);
-        place_release(&read);
+        place_clear(&read);
         assert_int_equal(place_read(p.name, &read, &f), -ENOENT);
     }
     (void)snprintf(file, sizeof file, "%s/berth-client/places", directory);
@@ -167,7 +167,7 @@ static void refuse(void **state)
     struct failure f = {0};
     struct place p = {0};
     assert_int_equal(place_parse(bytes_of_string(good), &p, &f), 0);
-    place_release(&p);
+    place_clear(&p);
     for (size_t i = 0; i < ARRAY_SIZE(changes); i++) {
         char text[512];
         const char *at = strstr(good, changes[i].from);

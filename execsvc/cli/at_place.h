@@ -1,0 +1,37 @@
+/* The service of a workspace that a provider made a sandbox for: its place (places/place.h) says.
+ */
+#pragma once
+
+#include "cli/cli.h"
+#include "places/place.h"
+
+/* The place of a workspace, by thread ID or (by_name) directory name. 1: *ret; 0: it has none, or
+ * the user has named a service, which is then meant; negative: why it could not be read was
+ * printed. */
+int at_place_find(const struct cli *cli, const char *key, bool by_name, struct place *ret);
+
+/* From now on the service is that of the workspace's place, if it has one and nobody named another.
+ * Of environment and configuration neither URL nor credentials are used then: they are another
+ * service's. False: it has one that cannot be used now; said. Call it before cli_load_settings. */
+bool at_place_use(struct cli *cli, const char *key, bool by_name);
+
+/* cli_connect, but over a connection that is held when it is a place's: each costs a program of the
+ * vendor's. */
+int at_place_connect(struct cli *cli, struct client **ret);
+
+/* A cli like this one, whose service is that of the place; to be released. */
+int at_place_enter(const struct cli *cli, const struct place *p, struct cli *ret);
+void at_place_leave(struct cli *cli);
+#define _cleanup_at_place_ _cleanup_(at_place_leave)
+
+/* For commands that take several workspaces: each in turn. *at begins as {0}; a connection stays
+ * for those that follow and have no place of their own, or the same. */
+struct at_places {
+    struct cli *cli;    /* of the caller; borrowed */
+    struct cli other;   /* of the place that is used now */
+    struct client *own; /* a connection to the service that is used without a place */
+    struct client *client;
+};
+int at_places_connect(struct at_places *at, const char *key, bool by_name, struct client **ret);
+void at_places_release(struct at_places *at);
+#define _cleanup_at_places_ _cleanup_(at_places_release)

@@ -1,0 +1,443 @@
+#include "provider/sandbox.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "cli/programs.h"
+#include "provider/step.h"
+#include "provider/template.h"
+#include "stream/url.h"
+
+/* Longest name or ID that a vendor's program may give. */
+#define CAPTURE_MAX 256
+
+static void json_release(json_t **object)
+{
+    json_decref(*object);
+}
+
+/* --- what stands in the words ------------------------------------------------------------ */
+
+static json_t *values_of(const struct sandbox *s, const char *owner)
+{
+    const struct place *p = s->place;
+    char when[32], unix_time[32];
+    time_t seconds = (time_t)p->created;
+    struct tm tm;
+    (void)snprintf(unix_time, sizeof unix_time, "%lld", (long long)p->created);
+    if (!gmtime_r(&seconds, &tm) || strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm) == 0)
+        return NULL;
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s}", "sandbox", p->sandbox, "name", p->given_name,
+                     "berthd", s->berthd ? s->berthd : "", "owner", owner, "created", when,
+                     "created_unix", unix_time);
+}
+
+/* The command line of words; and, if there is one, the file of its input. */
+static int expand(const struct sandbox *s, const json_t *words, const char *input, char ***ret,
+                  char **ret_input, struct failure *f)
+{
+    _cleanup_(json_release) json_t *values = values_of(s, s->place->created_by);
+    const struct template_scope scope = {
+        .parameters = s->place->parameters, .values = values, .policy = s->words};
+    _cleanup_free_ char *file = NULL;
+    if (!values)
+        return failure_set(f, -ENOMEM, "out of memory");
+    if (input && !(file = template_word(input, &scope)))
+        return failure_set(f, -ENOMEM, "out of memory");
+    int r = template_words(words, &scope, ret, f);
+    if (r == 0 && ret_input)
+        *ret_input = take_ptr(file);
+    return r;
+}
+
+static int run(const struct sandbox *s, const json_t *words, const char *input, int timeout_s,
+               struct step_result *ret, struct failure *f)
+{
+    _cleanup_words_ char **argv = NULL;
+    _cleanup_free_ char *file = NULL;
+    int r = expand(s, words, input, &argv, &file, f);
+    return r < 0 ? r : step_run(argv, file, (uint32_t)timeout_s * 1000, s->signal_fd, ret, f);
+}
+
+static int timeout_of(const json_t *step)
+{
+    const json_t *timeout = json_object_get(step, "timeout");
+    return timeout ? (int)json_integer_value(timeout) : PROFILE_STEP_TIMEOUT_S;
+}
+
+/* "docker run", or what the step calls itself. */
+static void step_name(const json_t *step, char *name, size_t size)
+{
+    const json_t *words = json_object_get(step, "run");
+    const char *what = json_string_value(json_object_get(step, "what"));
+    const char *second = json_string_value(json_array_get(words, 1));
+    (void)snprintf(name, size, "%s%s%s", what ? what : json_string_value(json_array_get(words, 0)),
+                   !what && second && second[0] != '-' ? " " : "",
+                   !what && second && second[0] != '-' ? second : "");
+}
+
+/* How a step failed. */
+static int say(const char *name, const struct step_result *result, int timeout_s, struct failure *f)
+{
+    char words[STEP_WORDS_MAX];
+    step_words(result, words);
+    if (result->interrupted)
+        return failure_set(f, -EINTR, "%s was interrupted", name);
+    if (result->timed_out)
+        return failure_set(f, -ETIMEDOUT, "%s did not end within %d s, and was ended%s%s", name,
+                           timeout_s, *words ? ": " : "", words);
+    return failure_set(f, -EIO, "%s: exit status %d%s%s", name, result->status, *words ? ": " : "",
+                       words);
+}
+
+static bool is_good(const struct step_result *result)
+{
+    return !result->timed_out && !result->interrupted && result->status == 0;
+}
+
+/* --- creating ------------------------------------------------------------------------------ */
+
+static bool names_berthd(const json_t *step)
+{
+    _cleanup_free_ char *text = json_dumps(step, JSON_COMPACT | JSON_ENCODE_ANY);
+    return text && strstr(text, "{berthd}");
+}
+
+bool sandbox_needs_berthd(const struct profile *p)
+{
+    static const char *const parts[] = {"create", "install"};
+    size_t i;
+    json_t *step;
+    for (size_t part = 0; part < ARRAY_SIZE(parts); part++)
+        json_array_foreach(json_object_get(p->document, parts[part]), i, step)
+        {
+            /* What is there already may do. */
+            if (names_berthd(step) && !json_object_get(step, "unless"))
+                return true;
+        }
+    return false;
+}
+
+int sandbox_check_needs(const struct profile *p, struct failure *ret_failure)
+{
+    size_t i;
+    json_t *value;
+    json_array_foreach(json_object_get(p->document, "needs"), i, value)
+    {
+        _cleanup_free_ char *path = NULL;
+        int r = program_find_system(json_string_value(value), &path);
+        if (r < 0)
+            return failure_set(ret_failure, r,
+                               "%s: the provider %s is used by it, and it is not installed here",
+                               json_string_value(value), profile_text(p, "name"));
+    }
+    return 0;
+}
+
+/* One word of the vendor's, the name or ID of what it has made. It goes onto command lines. */
+static int take_captured(struct sandbox *s, const char *name, const struct step_result *result,
+                         struct failure *f)
+{
+    const char *text = (const char *)result->output.data;
+    size_t len = result->output.len;
+    while (len > 0 && (text[len - 1] == '\n' || text[len - 1] == '\r' || text[len - 1] == ' '))
+        len--;
+    bool good = len > 0 && len <= CAPTURE_MAX && text[0] != '-';
+    for (size_t i = 0; good && i < len; i++)
+        good = (text[i] >= 'a' && text[i] <= 'z') || (text[i] >= 'A' && text[i] <= 'Z') ||
+               (text[i] >= '0' && text[i] <= '9') || strchr("._:/@-", text[i]);
+    char shown[80];
+    if (!good)
+        return failure_set(f, -EPROTO,
+                           "%s: what it printed is no name of a sandbox: %s. It may have made one",
+                           name, log_escape(text, len, shown, sizeof shown));
+    char *sandbox = strndup(text, len);
+    if (!sandbox)
+        return failure_set(f, -ENOMEM, "out of memory");
+    free(s->place->sandbox);
+    s->place->sandbox = sandbox;
+    return place_write(s->place, false, f);
+}
+
+/* 1: what "unless" looks for is there already. */
+static int is_done(struct sandbox *s, const json_t *step, const char *name, struct failure *f)
+{
+    const json_t *unless = json_object_get(step, "unless");
+    _cleanup_step_ struct step_result result = {0};
+    if (!unless)
+        return 0;
+    int r = run(s, unless, NULL, timeout_of(step), &result, f);
+    if (r == 0 && (result.interrupted || result.timed_out))
+        r = say(name, &result, timeout_of(step), f);
+    return r < 0 ? r : result.status == 0;
+}
+
+static int run_step(struct sandbox *s, const json_t *step, struct failure *f)
+{
+    char name[128];
+    _cleanup_step_ struct step_result result = {0};
+    const char *input = json_string_value(json_object_get(step, "stdin"));
+    step_name(step, name, sizeof name);
+    if (s->tell)
+        s->tell(s->context, name);
+    int r = is_done(s, step, name, f);
+    if (r != 0)
+        return r < 0 ? r : 0;
+    if (!s->berthd && names_berthd(step))
+        return failure_set(f, -ENOENT, "%s: " SANDBOX_NO_BERTHD, name);
+    r = run(s, json_object_get(step, "run"), input, timeout_of(step), &result, f);
+    if (r < 0)
+        return r;
+    if (!is_good(&result))
+        return say(name, &result, timeout_of(step), f);
+    return json_object_get(step, "capture") ? take_captured(s, name, &result, f) : 0;
+}
+
+static int run_steps(struct sandbox *s, const char *part, struct failure *f)
+{
+    size_t i;
+    json_t *step;
+    int r = 0;
+    json_array_foreach(json_object_get(s->profile->document, part), i, step)
+    {
+        if (r == 0)
+            r = run_step(s, step, f);
+    }
+    return r;
+}
+
+int sandbox_create(struct sandbox *s, struct failure *ret_failure)
+{
+    char *url = NULL;
+    int r = run_steps(s, "create", ret_failure);
+    if (r == 0)
+        r = run_steps(s, "install", ret_failure);
+    if (r == 0)
+        r = sandbox_url(s, &url, ret_failure);
+    if (r < 0)
+        return r;
+    free(s->place->url);
+    s->place->url = url;
+    return place_write(s->place, false, ret_failure);
+}
+
+/* --- destroying ---------------------------------------------------------------------------- */
+
+static bool has_text(const struct buffer *b, const char *text)
+{
+    return b->len && memmem(b->data, b->len, text, strlen(text));
+}
+
+/* What the vendor says of a sandbox that is not there. Both, when the profile has both. */
+static bool is_gone(const struct profile *p, const struct step_result *result)
+{
+    const json_t *gone = json_object_get(p->document, "gone");
+    const json_t *statuses = json_object_get(gone, "status"),
+                 *texts = json_object_get(gone, "text");
+    bool status = !statuses, text = !texts;
+    size_t i;
+    json_t *value;
+    if (!gone || result->timed_out || result->interrupted || result->status == 0)
+        return false;
+    json_array_foreach((json_t *)(uintptr_t)statuses, i, value)
+    {
+        status = status || json_integer_value(value) == result->status;
+    }
+    json_array_foreach((json_t *)(uintptr_t)texts, i, value)
+    {
+        text = text || has_text(&result->errors, json_string_value(value)) ||
+               has_text(&result->output, json_string_value(value));
+    }
+    return status && text;
+}
+
+int sandbox_destroy(struct sandbox *s, struct failure *ret_failure)
+{
+    size_t i;
+    json_t *step;
+    int r = 0;
+    json_array_foreach(json_object_get(s->profile->document, "destroy"), i, step)
+    {
+        char name[128];
+        _cleanup_step_ struct step_result result = {0};
+        if (r < 0)
+            break;
+        step_name(step, name, sizeof name);
+        if (s->tell)
+            s->tell(s->context, name);
+        r = is_done(s, step, name, ret_failure);
+        if (r != 0) {
+            r = r < 0 ? r : 0;
+            continue;
+        }
+        r = run(s, json_object_get(step, "run"), json_string_value(json_object_get(step, "stdin")),
+                timeout_of(step), &result, ret_failure);
+        if (r == 0 && !is_good(&result) && !is_gone(s->profile, &result))
+            r = say(name, &result, timeout_of(step), ret_failure);
+    }
+    return r;
+}
+
+/* --- looking ------------------------------------------------------------------------------- */
+
+static void first_line(const struct buffer *output, char *text, size_t size)
+{
+    const uint8_t *data = output->data;
+    size_t len = output->len;
+    const uint8_t *end = len ? memchr(data, '\n', len) : NULL;
+    len = end ? (size_t)(end - data) : len;
+    while (len > 0 && (data[len - 1] == ' ' || data[len - 1] == '\r'))
+        len--;
+    (void)log_escape(data, len, text, size);
+}
+
+int sandbox_status(struct sandbox *s, const char **ret_state, char ret_words[200],
+                   struct failure *ret_failure)
+{
+    const json_t *status = json_object_get(s->profile->document, "status");
+    _cleanup_step_ struct step_result result = {0};
+    *ret_state = NULL;
+    ret_words[0] = '\0';
+    if (!status)
+        return failure_set(ret_failure, -EOPNOTSUPP, "the provider %s cannot tell how a sandbox is",
+                           profile_text(s->profile, "name"));
+    int r =
+        run(s, json_object_get(status, "run"), NULL, PROFILE_STEP_TIMEOUT_S, &result, ret_failure);
+    if (r < 0)
+        return r;
+    if (is_gone(s->profile, &result)) {
+        *ret_state = "gone";
+        return 0;
+    }
+    if (!is_good(&result))
+        return say("status", &result, PROFILE_STEP_TIMEOUT_S, ret_failure);
+    first_line(&result.output, ret_words, 200);
+    *ret_state = json_string_value(json_object_get(json_object_get(status, "states"), ret_words));
+    return 0;
+}
+
+static bool is_listed_name(const char *name, size_t len)
+{
+    if (len == 0 || len > CAPTURE_MAX || name[0] == '-')
+        return false;
+    for (size_t i = 0; i < len; i++)
+        if (name[i] <= ' ' || name[i] > '~')
+            return false;
+    return true;
+}
+
+static int each_line(const struct buffer *output, sandbox_each_fn *each, void *context,
+                     struct failure *f)
+{
+    size_t count = 0;
+    for (size_t at = 0; at < output->len;) {
+        const uint8_t *line = output->data + at;
+        const uint8_t *end = memchr(line, '\n', output->len - at);
+        size_t len = end ? (size_t)(end - line) : output->len - at;
+        char name[CAPTURE_MAX + 1], shown[80];
+        at += len + 1;
+        while (len > 0 && (line[len - 1] == '\r' || line[len - 1] == ' '))
+            len--;
+        if (len == 0)
+            continue;
+        if (!is_listed_name((const char *)line, len) || ++count > SANDBOX_LIST_MAX)
+            return failure_set(f, -EPROTO, "the list has what is no name of a sandbox: %s",
+                               log_escape(line, len, shown, sizeof shown));
+        memcpy(name, line, len);
+        name[len] = '\0';
+        int r = each(context, name);
+        if (r < 0)
+            return failure_set(f, r, "%s", strerror(-r));
+    }
+    return 0;
+}
+
+int sandbox_list(const struct profile *p, const json_t *parameters, sandbox_each_fn *each,
+                 void *context, struct failure *ret_failure)
+{
+    const json_t *list = json_object_get(p->document, "list");
+    _cleanup_place_ struct place place = {0};
+    _cleanup_step_ struct step_result result = {0};
+    struct sandbox s = {.profile = p, .place = &place, .signal_fd = -1};
+    if (!list)
+        return failure_set(ret_failure, -EOPNOTSUPP, "the provider %s cannot list its sandboxes",
+                           profile_text(p, "name"));
+    place.sandbox = strdup("");
+    place.given_name = strdup("");
+    place.parameters = json_deep_copy(parameters);
+    int r = place.sandbox && place.given_name && place.parameters
+                ? sandbox_owner(&place.created_by, ret_failure)
+                : failure_set(ret_failure, -ENOMEM, "out of memory");
+    if (r == 0)
+        r = run(&s, json_object_get(list, "run"), NULL, PROFILE_STEP_TIMEOUT_S, &result,
+                ret_failure);
+    if (r == 0 && !is_good(&result))
+        r = say("list", &result, PROFILE_STEP_TIMEOUT_S, ret_failure);
+    /* A list that was cut would make sandboxes look as if they were gone. */
+    if (r == 0 && result.output.len == STEP_OUTPUT_MAX)
+        r = failure_set(ret_failure, -EFBIG, "the list is too long");
+    return r < 0 ? r : each_line(&result.output, each, context, ret_failure);
+}
+
+/* --- its URL --------------------------------------------------------------------------------- */
+
+static int add_quoted(struct buffer *b, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_./:=@%+,-";
+    if (*word && strspn(word, plain) == strlen(word))
+        return buffer_append(b, word, strlen(word));
+    int r = buffer_append(b, "'", 1);
+    for (; r == 0 && *word; word++)
+        r = *word == '\'' ? buffer_append(b, "'\\''", 4) : buffer_append(b, word, 1);
+    return r == 0 ? buffer_append(b, "'", 1) : r;
+}
+
+static int join(char **words, const char *before, struct buffer *b)
+{
+    int r = buffer_append(b, before, strlen(before));
+    for (char **word = words; r == 0 && *word; word++) {
+        if (word != words)
+            r = buffer_append(b, " ", 1);
+        if (r == 0)
+            r = add_quoted(b, *word);
+    }
+    return r == 0 ? buffer_append(b, "", 1) : r;
+}
+
+static int joined(const struct sandbox *s, const json_t *words, const char *before, char **ret,
+                  struct failure *f)
+{
+    _cleanup_words_ char **argv = NULL;
+    _cleanup_buffer_ struct buffer text = {0};
+    int r = expand(s, words, NULL, &argv, NULL, f);
+    if (r == 0 && join(argv, before, &text) < 0)
+        r = failure_set(f, -ENOMEM, "out of memory");
+    if (r == 0)
+        *ret = (char *)take_ptr(text.data);
+    return r;
+}
+
+int sandbox_url(const struct sandbox *s, char **ret, struct failure *ret_failure)
+{
+    _cleanup_free_ char *url = NULL;
+    int r = joined(s, json_object_get(s->profile->document, "connect"), "exec:", &url, ret_failure);
+    if (r < 0)
+        return r;
+    if (strlen(url) > STREAM_URL_MAX)
+        return failure_set(ret_failure, -E2BIG,
+                           "the command that connects to it has more than %d bytes",
+                           STREAM_URL_MAX);
+    *ret = take_ptr(url);
+    return 0;
+}
+
+int sandbox_show(const struct sandbox *s, const json_t *words, char **ret,
+                 struct failure *ret_failure)
+{
+    return joined(s, words, "", ret, ret_failure);
+}

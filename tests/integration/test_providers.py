@@ -1,0 +1,386 @@
+"""Workspaces in sandboxes of their own: `berth create --provider` and all that follows, with a program that
+does what a vendor's might do wrong. The vendors' own profiles: test_provider_profiles.py."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from lib.harness import wait_until
+from lib.sandboxes import PLAIN, Sandboxes
+from lib.standins import box as boxes_here
+
+
+@pytest.fixture
+def sandboxes(harness):
+    s = Sandboxes(harness)
+    yield s
+    s.close()
+
+
+def one(sandboxes):
+    boxes = sandboxes.boxes()
+    assert len(boxes) == 1, boxes
+    return boxes[0]
+
+
+def test_a_life(sandboxes):
+    """Made, found by all commands, listed, removed."""
+    sandboxes.profile()
+    out = sandboxes.berth("create", "--provider", "plain:image=large", "--label", "team=a", "My thread/1", check=True)
+    assert out.stdout == "My%20thread%2F1\n" and out.stderr == ""
+    box = one(sandboxes)
+    assert box["image"] == "large"
+    assert box["name"].startswith("berth-my-thread-1-") and len(box["name"]) <= 63
+    place = sandboxes.place("My%20thread%2F1")
+    assert place["state"] == "ready" and place["sandbox"] == box["name"] and place["id"] == "My thread/1"
+    assert place["created_by"] == box["owner"]
+    assert "token" not in json.dumps(place)
+    # Beside files of the workspace there, and with its own status.
+    ran = sandboxes.berth("exec", "-w", "My thread/1", "--", "sh", "-c", "pwd; echo there > note; exit 7")
+    assert ran.returncode == 7 and ran.stderr == ""
+    out = sandboxes.berth("exec", "-w", "My thread/1", "--", "cat", "note", check=True)
+    assert out.stdout == "there\n"
+    assert sandboxes.berth("label", "My thread/1", check=True).stdout == "team=a\n"
+    assert sandboxes.berth("policy", "-n", "My%20thread%2F1").stdout
+    # Again is the same one.
+    again = sandboxes.berth("create", "--provider", "plain", "My thread/1", check=True)
+    assert again.stdout == "My%20thread%2F1\n" and len(sandboxes.boxes()) == 1
+    assert sandboxes.berth("create", "My thread/1", check=True).stdout == "My%20thread%2F1\n"
+    refused = sandboxes.berth("create", "-x", "--provider", "plain", "My thread/1")
+    assert refused.returncode == 1 and "exists" in refused.stderr
+    listed = sandboxes.berth("ls", check=True)
+    assert listed.stdout.splitlines()[0].split() == ["NAME", "CREATED", "PROVIDER", "THREAD", "ID"]
+    assert "plain" in listed.stdout and listed.stderr == ""
+    row = json.loads(sandboxes.berth("ls", "--json", check=True).stdout)[0]
+    assert row["provider"] == {"name": "plain", "sandbox": box["name"], "state": "ready"}
+    assert row["labels"] == {"team": "a"} and row["state"] == "running"
+    assert sandboxes.berth("ls", "-q", "--label", "team=b", check=True).stdout == ""
+    status = sandboxes.berth("provider", "status", "My thread/1", check=True).stdout
+    assert "there     ready" in status and box["name"] in status
+    assert sandboxes.berth("provider", "orphans", "plain", check=True).stdout == ""
+    sandboxes.berth("rm", "My thread/1", check=True)
+    assert sandboxes.boxes() == [] and sandboxes.place_names() == []
+    missing = sandboxes.berth("rm", "My thread/1")
+    assert missing.returncode == 1
+
+
+def test_beside_a_service(sandboxes, service):
+    """Workspaces of the service that is used anyway are listed with those in sandboxes, and whoever names
+    a service means it."""
+    sandboxes.profile()
+    config = sandboxes.env["XDG_CONFIG_HOME"] + "/berth"
+    os.makedirs(config)
+    with open(config + "/berth.json", "w", encoding="utf-8") as file:
+        json.dump({"client": {"url": service.url}}, file)
+    sandboxes.berth("create", "--provider", "plain", "boxed", check=True)
+    sandboxes.berth("create", "here", check=True)
+    rows = [line.split() for line in sandboxes.berth("ls", check=True).stdout.splitlines()[1:]]
+    assert [(row[0], row[3]) for row in rows] == [("boxed", "plain"), ("here", "-")]
+    named = sandboxes.berth("--url", service.url, "ls", "-q", check=True)
+    assert named.stdout == "here\n"
+    assert sandboxes.berth("exec", "-w", "here", "--", "true").returncode == 0
+    wrong = sandboxes.berth("--url", service.url, "exec", "-w", "boxed", "--", "true")
+    assert wrong.returncode == 125
+    wrong = sandboxes.berth("--url", service.url, "create", "--provider", "plain", "more")
+    assert wrong.returncode == 2
+    sandboxes.berth("rm", "boxed", "here", check=True)
+
+
+def test_credentials_stay_here(sandboxes):
+    """A token for the service that is used anyway is neither the sandbox's nor the vendor's."""
+    sandboxes.profile(connect=["sh", "-c", "env > $STANDIN_STATE/env; exec plainbox exec $0 /usr/local/bin/berthd "
+                               "--stdio", "{sandbox}"],
+                      create=[{"run": ["sh", "-c", "env > $STANDIN_STATE/env-create; exec plainbox create --name $0 "
+                                       "--owner o i", "{name}"]}])
+    more = {"BERTH_TOKEN": "s3cret-of-another"}
+    sandboxes.berth("create", "--provider", "plain", "a", check=True, more=more)
+    assert "s3cret" not in (sandboxes.state / "env-create").read_text()
+    assert sandboxes.berth("exec", "-w", "a", "--", "true", more=more).returncode == 0
+
+
+def test_policy_is_held_or_refused(sandboxes):
+    """What the vendor holds goes onto its command line, what the berthd inside holds goes there, all else is
+    refused before anything is made."""
+    sandboxes.profile()
+    policy = sandboxes.state / "policy"
+    for document, word in (({"limits": {"cpu": 1}}, "cpu"), ({"network": {"allow": ["a.b:443"]}}, None),
+                           ({"filesystem": {"read": ["/etc"]}}, "filesystem"), ({"require": ["full"]}, "require"),
+                           ({"limits": {"memory": "no"}}, "limits.memory"), ({"what": 1}, "what")):
+        policy.write_text(json.dumps(document))
+        out = sandboxes.berth("create", "--provider", "plain", "--policy", str(policy), f"x-{word}")
+        if word:
+            assert out.returncode == 1 and word in out.stderr, out
+            assert sandboxes.boxes() == [] and sandboxes.place_names() == []
+        else:
+            sandboxes.berth("rm", "-f", f"x-{word}", check=True)
+    policy.write_text(json.dumps({"network": "none", "limits": {"memory": "64M", "pids": 77}}))
+    sandboxes.berth("create", "--provider", "plain", "--policy", str(policy), "a", check=True)
+    box = one(sandboxes)
+    assert box["memory"] == 64 * 1024 * 1024 and box["network"] is False
+    inside = json.loads(sandboxes.berth("policy", "--json", "a").stdout)
+    assert inside["asked"]["limits"]["pids"] == 77 and inside["asked"]["limits"]["memory"] is None
+
+
+@pytest.mark.parametrize("verb, words", [("create", "quota is used up"), ("put", "quota is used up")])
+def test_a_step_fails(sandboxes, verb, words):
+    """Nothing is left, and the vendor's words are told without what drives terminals."""
+    sandboxes.profile()
+    sandboxes.misbehave(f"fail-{verb}")
+    out = sandboxes.berth("create", "--provider", "plain", "a")
+    assert out.returncode == 1 and words in out.stderr and "exit status 3" in out.stderr
+    assert "\x1b" not in out.stderr and out.stdout == ""
+    assert "destroyed" in out.stderr
+    assert sandboxes.boxes() == [] and sandboxes.place_names() == []
+
+
+def test_neither_made_nor_destroyed(sandboxes):
+    """Both failures are told, and `berth rm` tries again."""
+    sandboxes.profile()
+    sandboxes.misbehave("fail-put")
+    sandboxes.misbehave("fail-destroy")
+    out = sandboxes.berth("create", "--provider", "plain", "a")
+    assert out.returncode == 1 and "put" in out.stderr and "could not be destroyed" in out.stderr
+    box = one(sandboxes)
+    assert sandboxes.place("a")["state"] == "failed"
+    assert "plain (failed)" in sandboxes.berth("ls").stdout
+    out = sandboxes.berth("exec", "-w", "a", "--", "true")
+    assert out.returncode == 125 and "not ready" in out.stderr
+    out = sandboxes.berth("create", "--provider", "plain", "a")
+    assert out.returncode == 1 and "berth rm" in out.stderr
+    out = sandboxes.berth("rm", "a")
+    assert out.returncode == 1 and box["name"] in out.stderr
+    assert sandboxes.place("a")["state"] == "removing"
+    sandboxes.behave("fail-destroy")
+    sandboxes.berth("rm", "a", check=True)
+    assert sandboxes.boxes() == [] and sandboxes.place_names() == []
+
+
+def test_unknown_outcome_is_no_success(sandboxes):
+    """A program that hangs after it has made one: it is ended, told, and what it made is destroyed."""
+    sandboxes.profile(create=[{**PLAIN["create"][0], "timeout": 2}])
+    sandboxes.misbehave("hang-after-create")
+    out = sandboxes.berth("create", "--provider", "plain", "a")
+    assert out.returncode == 1 and "did not end within 2 s" in out.stderr and "orphans" in out.stderr
+    assert out.stdout == "" and sandboxes.boxes() == [] and sandboxes.place_names() == []
+
+
+def start_create(sandboxes, *words):
+    return subprocess.Popen([sandboxes.harness.program("berth"), "create", "--provider", "plain", *words],
+                            env=sandboxes.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_killed_while_it_makes_one(sandboxes):
+    """Whatever it was killed at is remembered, and destroyed by `berth rm`."""
+    sandboxes.profile()
+    sandboxes.misbehave("hang-after-create")
+    maker = start_create(sandboxes, "a")
+    wait_until(sandboxes.boxes, 20, "a sandbox")
+    assert sandboxes.place("a")["state"] == "creating"
+    busy = sandboxes.berth("rm", "a")
+    assert busy.returncode == 1 and "another process" in busy.stderr
+    maker.send_signal(signal.SIGKILL)
+    maker.communicate(timeout=20)
+    sandboxes.behave("hang-after-create")
+    assert "plain (creating)" in sandboxes.berth("ls").stdout
+    # It ends with its maker: nothing goes on being made.
+    wait_until(lambda: not [pid for pid in os.listdir("/proc") if pid.isdigit() and is_plainbox(pid)], 10, "its end")
+    sandboxes.berth("rm", "a", check=True)
+    assert sandboxes.boxes() == [] and sandboxes.place_names() == []
+
+
+def is_plainbox(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"plainbox\0create" in file.read()
+    except OSError:
+        return False
+
+
+def test_interrupted(sandboxes):
+    """^C destroys what there is."""
+    sandboxes.profile()
+    sandboxes.misbehave("hang-after-create")
+    maker = start_create(sandboxes, "a", "b")
+    wait_until(sandboxes.boxes, 20, "a sandbox")
+    maker.send_signal(signal.SIGINT)
+    _, errors = maker.communicate(timeout=20)
+    assert maker.returncode == 1 and "interrupted" in errors
+    assert sandboxes.boxes() == [] and sandboxes.place_names() == []
+
+
+def test_one_of_two_makes_it(sandboxes):
+    """Two that make the same workspace at the same time make one sandbox."""
+    sandboxes.profile()
+    makers = [start_create(sandboxes, "a") for _ in range(3)]
+    codes = []
+    for maker in makers:
+        maker.communicate(timeout=30)
+        codes.append(maker.returncode)
+    assert 0 in codes and len(sandboxes.boxes()) == 1
+    assert sandboxes.place("a")["state"] == "ready"
+
+
+def test_output_without_end(sandboxes):
+    """Neither memory nor the terminal is the vendor's."""
+    sandboxes.profile(create=[{**PLAIN["create"][0], "timeout": 2}])
+    sandboxes.misbehave("flood-create")
+    out = sandboxes.berth("create", "--provider", "plain", "a")
+    assert out.returncode == 1 and "\x1b" not in out.stderr and len(out.stderr) < 2000
+
+
+@pytest.mark.parametrize("text, good", [("box-1\n", True), ("", False), ("a b\n", False), ("-rf\n", False),
+                                        ("a\nb\n", False), ("x" * 300, False), ("a\x1b[2J\n", False),
+                                        ("$(id)\n", False)])
+def test_captured_name(sandboxes, text, good):
+    """What a vendor says that it has made goes onto command lines: one plain word, or it is refused."""
+    create = {**PLAIN["create"][0], "capture": "sandbox"}
+    sandboxes.profile(create=[create], install=[], connect=["false", "{sandbox}"],
+                      destroy=[{"run": ["plainbox", "destroy", "{name}"]}])
+    sandboxes.misbehave("say", text)
+    out = sandboxes.berth("create", "--provider", "plain", "a")
+    assert out.returncode == 1 and "\x1b" not in out.stderr
+    assert ("no name of a sandbox" in out.stderr) != good
+    assert sandboxes.boxes() == []
+
+
+@pytest.mark.parametrize("given, word", [("note=-rf", "option"), ("note=a\nb", "control"), ("image=A", "form"),
+                                         ("note=" + "x" * 5000, "bytes"), ("nope=1", "parameter"),
+                                         ("note", "KEY=VALUE"), ("note=\udcff", "UTF-8"), ("=x", "KEY=VALUE")])
+def test_parameters_are_refused(sandboxes, given, word):
+    sandboxes.profile()
+    out = sandboxes.berth("create", "--provider", "plain", "--provider-option", given, "a")
+    assert out.returncode == 1 and word in out.stderr, out.stderr
+    assert sandboxes.calls() == [] and sandboxes.place_names() == []
+
+
+def test_orphans(sandboxes):
+    """What has no place here is found and destroyed; what belongs to others is not seen."""
+    sandboxes.profile()
+    sandboxes.berth("create", "--provider", "plain", "a", "b", check=True)
+    kept = sandboxes.place("b")["sandbox"]
+    lost = sandboxes.place("a")["sandbox"]
+    os.unlink(sandboxes.places / "a.json")
+    others = {**sandboxes.env, "XDG_STATE_HOME": str(sandboxes.state / "other")}
+    sandboxes.harness.run_berth("create", "--provider", "plain", "a", env=others, check=True)
+    assert json.loads(sandboxes.berth("provider", "orphans", "--json", "plain", check=True).stdout) == [lost]
+    assert len(sandboxes.boxes()) == 3
+    assert sandboxes.berth("provider", "orphans", "--remove", "plain", check=True).stdout == lost + "\n"
+    names = [box["name"] for box in sandboxes.boxes()]
+    assert kept in names and lost not in names and len(names) == 2
+    sandboxes.misbehave("fail-list")
+    out = sandboxes.berth("provider", "orphans", "--remove", "plain")
+    assert out.returncode == 1 and len(sandboxes.boxes()) == 2
+
+
+def test_rm_obeys_the_service(sandboxes):
+    """A workspace in which a command runs is not removed without --force; a sandbox that is gone already is."""
+    sandboxes.profile()
+    sandboxes.berth("create", "--provider", "plain", "a", check=True)
+    sandboxes.berth("exec", "-w", "a", "--detach", "--", "sleep", "100", check=True)
+    out = sandboxes.berth("rm", "a")
+    assert out.returncode == 1 and len(sandboxes.boxes()) == 1
+    assert sandboxes.place("a")["state"] == "ready"
+    sandboxes.berth("rm", "-f", "a", check=True)
+    assert sandboxes.boxes() == []
+    sandboxes.berth("create", "--provider", "plain", "a", check=True)
+    boxes_here.destroy(one(sandboxes)["name"])
+    assert "there     gone" in sandboxes.berth("provider", "status", "a").stdout
+    rows = json.loads(sandboxes.berth("ls", "--json").stdout)
+    assert rows[0]["state"] == "unreachable"
+    sandboxes.berth("rm", "a", check=True)
+    assert sandboxes.place_names() == []
+
+
+def test_one_that_hangs_is_listed(sandboxes):
+    sandboxes.profile()
+    sandboxes.berth("create", "--provider", "plain", "a", "b", check=True)
+    sandboxes.misbehave("hang-exec")
+    start = time.monotonic()
+    rows = json.loads(sandboxes.berth("ls", "--json").stdout)
+    assert [row["state"] for row in rows] == ["unreachable"] * 2 and time.monotonic() - start < 12
+    start = time.monotonic()
+    assert sandboxes.berth("ls", "-q").stdout == "a\nb\n" and time.monotonic() - start < 4
+
+
+def test_connection_is_held(sandboxes):
+    """A second command costs no new program of the vendor's."""
+    sandboxes.profile()
+    more = {"BERTH_PERSIST": "5"}
+    sandboxes.berth("create", "--provider", "plain", "a", check=True, more=more)
+    sandboxes.berth("exec", "-w", "a", "--", "true", check=True, more=more)
+    before = len(sandboxes.calls())
+    for _ in range(3):
+        sandboxes.berth("exec", "-w", "a", "--", "true", check=True, more=more)
+    assert len(sandboxes.calls()) == before
+    sandboxes.berth("rm", "a", check=True, more=more)
+    sandboxes.berth("connection", "close", check=False)
+
+
+def test_files_from_an_archive(sandboxes, tmp_path):
+    sandboxes.profile()
+    (tmp_path / "f").write_text("content\n")
+    archive = tmp_path / "a.tar"
+    subprocess.run(["tar", "-cf", archive, "-C", tmp_path, "f"], check=True, timeout=20)
+    sandboxes.berth("create", "--provider", "plain", "--from", str(archive), "a", check=True)
+    assert sandboxes.berth("exec", "-w", "a", "--", "cat", "f", check=True).stdout == "content\n"
+    out = sandboxes.berth("export", "a", str(tmp_path / "out.tar"), check=True)
+    assert "f" in subprocess.run(["tar", "-tf", tmp_path / "out.tar"], check=True, timeout=20, capture_output=True,
+                                 text=True).stdout
+    sandboxes.berth("rm", "a", check=True)
+
+
+BROKEN = [
+    ({"extra": 1}, "unknown key extra"), ({"profile": 2}, "profile: must be 1"), ({"name": "plain", "tried": "no"}, "tried"),
+    ({"connect": []}, "connect: must begin"), ({"connect": ["x", "{nope}"]}, "{nope} is neither"),
+    ({"connect": ["{image}"]}, "must begin with the program"), ({"connect": ["x", "a\nb"]}, "control characters"),
+    ({"connect": ["x", ["y", ["z"]]]}, "connect[1][1]"), ({"connect": "here"}, '"default"'),
+    ({"create": [{"run": ["x"], "timeout": 0}]}, "timeout"), ({"create": [{"run": ["x"], "shell": "y"}]}, "unknown key shell"),
+    ({"destroy": [{"run": ["x"], "capture": "sandbox"}]}, "capture"), ({"gone": {}}, "says anything"),
+    ({"gone": {"status": [0]}}, "exit status"), ({"status": {"run": ["x"], "states": {"a": "odd"}}}, "a state is"),
+    ({"policy": {"color": []}}, "unknown field color"), ({"policy": {"inside": ["color"]}}, "unknown field color"),
+    ({"parameters": {"name": {"help": "x"}}}, "means something else"), ({"parameters": {"a": {}}}, "help"),
+    ({"parameters": {"a": {"help": "x", "pattern": "["}}}, "expression"),
+    ({"parameters": {"a": {"help": "x", "pattern": "^b$", "default": "c"}}}, "does not match"),
+    ({"summary": ""}, "summary"), ({"create": [{"run": ["x", "{value}"]}]}, "{value} is neither"),
+]
+
+
+def test_profiles_are_checked(sandboxes):
+    for changes, words in BROKEN:
+        sandboxes.profile(**changes)
+        out = sandboxes.berth("provider", "show", "plain")
+        assert out.returncode == 1 and words in out.stderr, (changes, out.stderr)
+    path = sandboxes.profiles / "plain.json"
+    for text, words in (("{", "not valid JSON"), ("[]", "must be an object"), (" " * 200000, "larger than"),
+                        ('{"a":1,"a":2}', "not valid JSON")):
+        path.write_text(text)
+        out = sandboxes.berth("provider", "show", "plain")
+        assert out.returncode == 1 and words in out.stderr, out.stderr
+    sandboxes.profile()
+    path.chmod(0o666)
+    out = sandboxes.berth("provider", "show", "plain")
+    assert out.returncode == 1 and "nobody else can write" in out.stderr
+    listed = sandboxes.berth("provider", "ls", check=True).stdout
+    assert "nobody else can write" in listed and "ssh" in listed
+    path.chmod(0o644)
+    assert json.loads(sandboxes.berth("provider", "show", "plain", check=True).stdout)["name"] == "plain"
+    checked = sandboxes.berth("provider", "check", "plain:image=tiny", check=True).stdout
+    assert "not tried against the real one" in checked and "memory               vendor" in checked
+    assert "network none         vendor, inside" in checked and "cpu                  refused" in checked
+    assert "tiny" in checked
+
+
+def test_what_is_missing_is_named(sandboxes):
+    sandboxes.profile(needs=["no-such-program"])
+    out = sandboxes.berth("create", "--provider", "plain", "a")
+    assert out.returncode == 1 and "no-such-program" in out.stderr and "not installed" in out.stderr
+    sandboxes.profile()
+    out = sandboxes.berth("create", "--provider", "plain", "a", more={"BERTH_STATIC_BERTHD": "/nonexistent"})
+    assert out.returncode == 1 and "static berthd" in out.stderr
+    out = sandboxes.berth("create", "--provider", "nope", "a")
+    assert out.returncode == 1 and "there are: " in out.stderr and "plain" in out.stderr
+    assert sandboxes.calls() == [] and sandboxes.place_names() == []
