@@ -286,8 +286,9 @@ static void check_access(struct doctor *d, json_t *access)
         doctor_problem(d, "correct the file: `berth token list` says the same until it is right",
                        "nobody is let in anew but the service's own user: %s", error);
     else if (file)
-        doctor_ok(d, "the access file %s has %lld grants", file,
-                  (long long)count_in(access, "grants"));
+        doctor_ok(d, "the access file %s has %lld grant%s", file,
+                  (long long)count_in(access, "grants"),
+                  count_in(access, "grants") == 1 ? "" : "s");
 }
 
 /* Names of mechanisms that are missing, and why, one warning for each. */

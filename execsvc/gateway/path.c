@@ -296,6 +296,12 @@ static int make(struct walk *w, struct bytes name, uint64_t *ret_node, struct wi
     return tree_hold(w->tree, *ret_node);
 }
 
+/* To who would make something in it. */
+static const char *missing_directory(const struct walk *w)
+{
+    return (w->flags & PATH_MAY_LACK) ? "No such file or directory; with parents it is made" : NULL;
+}
+
 /* 0, or 1: the walk has ended at this name. */
 static int step(struct walk *w, struct bytes name, bool slash)
 {
@@ -310,9 +316,10 @@ static int step(struct walk *w, struct bytes name, bool slash)
         r = make(w, name, &node, &attr);
     if (r == -ENOENT && last && (w->flags & PATH_MAY_LACK))
         r = 0;
+    else if (r < 0 && (upstream_is_lost(w->tree->upstream) || r == -ECONNABORTED))
+        return r;
     else if (r < 0)
-        return upstream_is_lost(w->tree->upstream) || r == -ECONNABORTED ? r
-                                                                         : fail(w, r, name, NULL);
+        return fail(w, r, name, r == -ENOENT && !last ? missing_directory(w) : NULL);
     if (S_ISLNK(attr.mode) && (!last || slash || (w->flags & PATH_FOLLOW)))
         return follow(w, node, name);
     if (node && slash && !S_ISDIR(attr.mode))
