@@ -261,9 +261,9 @@ def test_a_directory_that_is_missing_can_be_asked_for(web):
     """Who makes something in it is told how; who reads is not."""
     for answer in (web.ask("PUT", "/files/a/f", b""), web.ask("POST", "/directories/a/b"),
                    web.ask("PUT", "/files/f", b"") and web.ask("POST", "/move", {"from": "f", "to": "a/f"})):
-        assert "with parents it is made" in answer.problem["detail"]
-    assert "parents" not in web.ask("GET", "/files/a/f").problem["detail"]
-    assert "parents" not in web.ask("DELETE", "/files/a/f").problem["detail"]
+        assert "with parents it is made" in answer.json["detail"]
+    assert "parents" not in web.ask("GET", "/files/a/f").json["detail"]
+    assert "parents" not in web.ask("DELETE", "/files/a/f").json["detail"]
 
 
 def test_directories_and_moves(web, tree):
