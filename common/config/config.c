@@ -343,6 +343,15 @@ static int add_listener(struct service_settings *s, const char *url, const char 
     return 0;
 }
 
+int service_settings_listen(struct service_settings *s, const char *url, const char *from,
+                            struct failure *ret_failure)
+{
+    for (size_t i = 0; i < s->listen_count; i++)
+        if (strcmp(s->listen[i], url) == 0)
+            return 0;
+    return add_listener(s, url, from, ret_failure);
+}
+
 static int load_listen(const struct document *d, const struct service_flags *flags,
                        struct service_settings *s, struct failure *f)
 {

@@ -162,6 +162,11 @@ int service_settings_load(const struct service_flags *flags, struct service_sett
 void service_settings_release(struct service_settings *s);
 #define _cleanup_service_settings_ _cleanup_(service_settings_release)
 
+/* One more to listen on; nothing if it is there already. from: who says so, for the failure.
+ * -EINVAL, -ENOMEM. */
+int service_settings_listen(struct service_settings *s, const char *url, const char *from,
+                            struct failure *ret_failure);
+
 /* A URL a service may listen on: unix:/PATH, https://HOST:PORT, http://LOOPBACK:PORT; port 0 is
  * any. Its parts: stream_url_parse_listen. */
 int config_listen_check(const char *url, struct failure *ret_failure);

@@ -56,8 +56,9 @@ static int home_directory(char **ret, struct failure *f)
                        "this user has no home directory. Set HOME, or name the files with options");
 }
 
-/* Somebody else could have made the directory, to listen there in our name. */
-static int check_private(const char *path, bool *ret_exists, struct failure *f)
+/* Somebody else could have made the directory, to listen there in our name. others: the bits that
+ * it must not have. */
+static int check_private(const char *path, mode_t others, bool *ret_exists, struct failure *f)
 {
     struct stat st;
     if (lstat(path, &st) < 0) {
@@ -68,12 +69,12 @@ static int check_private(const char *path, bool *ret_exists, struct failure *f)
         return failure_set(f, -error, "%s: %s", path, strerror(error));
     }
     *ret_exists = true;
-    if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077))
+    if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & others))
         return failure_set(f, -EPERM,
-                           "%s: this must be a directory that belongs to you, with mode 0700; "
+                           "%s: this must be a directory that belongs to you, with mode %04o; "
                            "another user may have put it there. Remove it, or set "
                            "XDG_RUNTIME_DIR",
-                           path);
+                           path, (unsigned)(0777 & ~others));
     return 0;
 }
 
@@ -96,7 +97,7 @@ int paths_runtime_dir(char **ret, struct failure *ret_failure)
     int r = runtime_dir(&path, &shared, ret_failure);
     bool exists;
     if (r == 0 && shared)
-        r = check_private(path, &exists, ret_failure);
+        r = check_private(path, 077, &exists, ret_failure);
     if (r == 0)
         *ret = take_ptr(path);
     return r;
@@ -122,6 +123,8 @@ int paths_make_socket_dir(struct failure *ret_failure)
     int r = paths_runtime_dir(&dir, ret_failure);
     if (r < 0)
         return r;
+    /* In /run/berth others find the socket of the machine's service. */
+    mode_t others = geteuid() == 0 && !xdg_directory("XDG_RUNTIME_DIR") ? 022 : 077;
     if (mkdir(dir, 0700) < 0 && errno != EEXIST) {
         int error = -errno;
         return failure_set(ret_failure, error,
@@ -131,7 +134,7 @@ int paths_make_socket_dir(struct failure *ret_failure)
     }
     /* Again, since it may have been made by somebody else meanwhile. */
     bool exists;
-    return check_private(dir, &exists, ret_failure);
+    return check_private(dir, others, &exists, ret_failure);
 }
 
 int paths_service_root(char **ret, struct failure *ret_failure)

@@ -9,6 +9,7 @@
 #include "egress/process.h"
 #include "gateway/process.h"
 #include "keeper/process.h"
+#include "server/activation.h"
 #include "server/options.h"
 #include "server/service.h"
 #include "server/starter.h"
@@ -64,6 +65,17 @@ static int be_gateway(const struct options *options)
     return r < 0 ? 1 : 0;
 }
 
+/* What it was started with, besides what its settings name. */
+static int serve_here(struct service_settings *settings, int *ret_status,
+                      struct failure *ret_failure)
+{
+    _cleanup_activation_ struct activation activation = {.count = 0};
+    int r = activation_take(&activation, ret_failure);
+    for (size_t i = 0; r == 0 && i < activation.count; i++)
+        r = service_settings_listen(settings, activation.list[i].url, "LISTEN_FDS", ret_failure);
+    return r < 0 ? r : starter_run(settings, &activation, ret_status, ret_failure);
+}
+
 /* Exit status: 0 an orderly end, 1 a failure that was logged, 2 a mistake in the arguments. */
 int main(int argc, char **argv)
 {
@@ -96,7 +108,7 @@ int main(int argc, char **argv)
             r = service_run(&settings, &failure);
         else
             r = options.stdio ? stdio_run(&settings, &failure)
-                              : starter_run(&settings, &status, &failure);
+                              : serve_here(&settings, &status, &failure);
     }
     if (r < 0)
         log_error("%s", failure.text);

@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "config/paths.h"
 #include "gateway/process.h"
+#include "server/activation.h"
 #include "stream/unix_path.h"
 
 void sockets_address_text(const struct sockaddr *address, socklen_t len, char *out, size_t size)
@@ -180,15 +181,23 @@ static int open_tcp(struct sockets *s, const char *url, enum listener_kind kind,
 
 /* --- all -------------------------------------------------------------------------- */
 
-static int open_url(struct sockets *s, const char *url, struct failure *ret_failure)
+static int open_url(struct sockets *s, const char *url, struct activation *activation,
+                    struct failure *ret_failure)
 {
     int r = config_listen_check(url, ret_failure);
     if (r < 0)
         return r;
-    if (strncmp(url, "unix:", 5) == 0)
-        return open_path(s, url + 5, LISTENER_UNIX, ret_failure);
-    bool https = strncmp(url, "https:", 6) == 0;
-    return open_tcp(s, url, https ? LISTENER_HTTPS : LISTENER_HTTP, ret_failure);
+    enum listener_kind kind = strncmp(url, "unix:", 5) == 0    ? LISTENER_UNIX
+                              : strncmp(url, "https:", 6) == 0 ? LISTENER_HTTPS
+                                                               : LISTENER_HTTP;
+    _cleanup_listening_ struct listening l = {.kind = kind,
+                                              .fd = activation_claim(activation, url)};
+    if (l.fd >= 0) {
+        l.url = strdup(url);
+        return add(s, &l, ret_failure);
+    }
+    return kind == LISTENER_UNIX ? open_path(s, url + 5, kind, ret_failure)
+                                 : open_tcp(s, url, kind, ret_failure);
 }
 
 /* They were made with 0600, and nobody else can have put another in the place of one. */
@@ -201,8 +210,8 @@ static int set_mode(const struct sockets *s, mode_t mode, struct failure *f)
     return 0;
 }
 
-int sockets_open(const struct service_settings *settings, const char *root, struct sockets *ret,
-                 struct failure *ret_failure)
+int sockets_open(const struct service_settings *settings, const char *root,
+                 struct activation *activation, struct sockets *ret, struct failure *ret_failure)
 {
     _cleanup_free_ char *path = NULL;
     _cleanup_free_ char *gateway = NULL;
@@ -213,7 +222,7 @@ int sockets_open(const struct service_settings *settings, const char *root, stru
     if (r < 0)
         return failure_set(ret_failure, r, "out of memory");
     for (size_t i = 0; r == 0 && i < settings->listen_count; i++)
-        r = open_url(ret, settings->listen[i], ret_failure);
+        r = open_url(ret, settings->listen[i], activation, ret_failure);
     if (r == 0 && settings->listen_count == 0)
         r = open_default(ret, ret_failure);
     if (r == 0)

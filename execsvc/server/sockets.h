@@ -7,6 +7,8 @@
 
 #include "config/config.h"
 
+struct activation;
+
 /* A name may have several addresses. Stops one with hundreds from using up descriptors. */
 #define SOCKETS_MAX (4 * CONFIG_LISTEN_MAX)
 
@@ -33,13 +35,14 @@ struct sockets {
 
 /* Opens those of the settings, or the default one, and ROOT/berthd.sock and the gateway's last:
  * whoever can connect there may connect to all, and they alone have the mode 0600 whatever the
- * settings say. unix: a missing directory is made, 0700; a socket that nobody listens on is
- * replaced. Failures name the URL; what was opened is then closed: -EADDRINUSE   somebody else
- * listens there       -EEXIST the path is no socket -EINVAL       the URL, or http beyond loopback;
- * and those of the system calls.
+ * settings say. What `activation` has of them is taken from there, open already, with its mode and
+ * its name, which are another's to change and to remove. unix: a missing directory is made, 0700; a
+ * socket that nobody listens on is replaced. Failures name the URL; what was opened is then closed:
+ * -EADDRINUSE   somebody else listens there       -EEXIST the path is no socket -EINVAL       the
+ * URL, or http beyond loopback; and those of the system calls.
  */
-int sockets_open(const struct service_settings *settings, const char *root, struct sockets *ret,
-                 struct failure *ret_failure);
+int sockets_open(const struct service_settings *settings, const char *root,
+                 struct activation *activation, struct sockets *ret, struct failure *ret_failure);
 
 /* With the names of unix sockets, unless others have them now. */
 void sockets_close(struct sockets *s);

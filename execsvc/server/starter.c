@@ -18,6 +18,7 @@
 #include "server/arguments.h"
 #include "server/errand.h"
 #include "server/gateway_link.h"
+#include "server/notify.h"
 #include "server/service.h"
 #include "server/sockets.h"
 #include "store/fault.h"
@@ -39,6 +40,7 @@ struct starter {
     struct spawn_limits limits;
     sigset_t signals_before;
     int signals;
+    int notify; /* -1: nobody wants to know */
     char *root;
     int lock;
     struct sockets sockets;
@@ -60,6 +62,7 @@ static void starter_release(struct starter *s)
     close_fd(&s->control);
     close_fd(&s->lock);
     close_fd(&s->signals);
+    close_fd(&s->notify);
     free(s->root);
     /* Whatever came while they were waited for here has been seen to. */
     (void)sigprocmask(SIG_SETMASK, &s->signals_before, NULL);
@@ -79,6 +82,7 @@ static void leave_starter(struct starter *s, int control, pid_t starter)
     gateway_link_forget(&s->gateway);
     close_fd(&s->lock);
     close_fd(&s->signals);
+    close_fd(&s->notify);
     close_fd(&s->control);
     if (dup2(control, ERRAND_FD) < 0)
         _exit(127);
@@ -196,9 +200,10 @@ static void on_errand(struct starter *s)
         close_fd(&s->control); /* it ends */
     if (r < 0)
         return;
-    if (e.kind == ERRAND_READY)
+    if (e.kind == ERRAND_READY) {
         s->ready = true;
-    else if (e.kind == ERRAND_STOPPING)
+        notify_send(s->notify, "READY=1");
+    } else if (e.kind == ERRAND_STOPPING)
         sockets_close(&s->sockets);
     else
         answer(s, &e);
@@ -227,6 +232,7 @@ static void on_stop(struct starter *s, int number)
     if (s->stopping)
         end_at_once(s, number);
     s->stopping = true;
+    notify_send(s->notify, "STOPPING=1");
     /* Nobody is to wait in a queue that is not served any more. */
     sockets_close(&s->sockets);
     if (s->control >= 0)
@@ -344,7 +350,8 @@ static int serve(struct starter *s)
 }
 
 /* As the starter, until the service has ended; or as the service (*ret_child). */
-static int run(struct starter *s, bool *ret_child, int *ret_status, struct failure *ret_failure)
+static int run(struct starter *s, struct activation *activation, bool *ret_child, int *ret_status,
+               struct failure *ret_failure)
 {
     spawn_limits_read(&s->limits);
     arguments_set(&s->arguments, "--serve", s->settings);
@@ -353,7 +360,7 @@ static int run(struct starter *s, bool *ret_child, int *ret_status, struct failu
         return failure_set(ret_failure, r, "cannot start: %s", strerror(-r));
     r = store_claim(s->settings->root, &s->root, &s->lock, ret_failure);
     if (r == 0)
-        r = sockets_open(s->settings, s->root, &s->sockets, ret_failure);
+        r = sockets_open(s->settings, s->root, activation, &s->sockets, ret_failure);
     s->gateway.root = s->root;
     if (r == 0)
         r = start_service(s, ret_child, ret_failure);
@@ -369,24 +376,25 @@ static int run(struct starter *s, bool *ret_child, int *ret_status, struct failu
     return 0;
 }
 
-static int run_released(const struct service_settings *settings, bool *ret_child, int *ret_status,
-                        struct failure *ret_failure)
+static int run_released(const struct service_settings *settings, struct activation *activation,
+                        bool *ret_child, int *ret_status, struct failure *ret_failure)
 {
     _cleanup_starter_ struct starter s = {
         .settings = settings,
         .signals = -1,
+        .notify = notify_open(),
         .lock = -1,
         .control = -1,
         .gateway = {.settings = settings, .limits = &s.limits, .control = -1}};
     (void)sigprocmask(SIG_SETMASK, NULL, &s.signals_before);
-    return run(&s, ret_child, ret_status, ret_failure);
+    return run(&s, activation, ret_child, ret_status, ret_failure);
 }
 
-int starter_run(const struct service_settings *settings, int *ret_status,
-                struct failure *ret_failure)
+int starter_run(const struct service_settings *settings, struct activation *activation,
+                int *ret_status, struct failure *ret_failure)
 {
     bool child = false;
-    int r = run_released(settings, &child, ret_status, ret_failure);
+    int r = run_released(settings, activation, &child, ret_status, ret_failure);
     if (r < 0 || !child)
         return r;
     *ret_status = 0;

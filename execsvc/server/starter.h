@@ -13,12 +13,17 @@
 
 #include "config/config.h"
 
+struct activation;
+
 /* Before that: nothing at first, then so much, and at most, when it ends again and again. Slows
  * down who knows how to crash it and tries what else that does. */
 #define STARTER_DELAY_MS 50
 #define STARTER_DELAY_MAX_MS 5000
 
-/* Returns with the exit status to end with, or a failure; in two processes, of which one is the
+/* activation: sockets that came with the start, whose URLs are among those of the settings. Who
+ * started this process is told when it serves, and when it is about to end (notify.h).
+ *
+ * Returns with the exit status to end with, or a failure; in two processes, of which one is the
  * service. The process has one thread. */
-int starter_run(const struct service_settings *settings, int *ret_status,
-                struct failure *ret_failure);
+int starter_run(const struct service_settings *settings, struct activation *activation,
+                int *ret_status, struct failure *ret_failure);
