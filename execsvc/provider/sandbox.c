@@ -31,9 +31,12 @@ static json_t *values_of(const struct sandbox *s, const char *owner)
     (void)snprintf(unix_time, sizeof unix_time, "%lld", (long long)p->created);
     if (!gmtime_r(&seconds, &tm) || strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm) == 0)
         return NULL;
-    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s}", "sandbox", p->sandbox, "name", p->given_name,
-                     "berthd", s->berthd ? s->berthd : "", "owner", owner, "created", when,
-                     "created_unix", unix_time);
+    const char *file = s->profile->file ? s->profile->file : "/";
+    const char *slash = strrchr(file, '/');
+    return json_pack("{s:s%, s:s, s:s, s:s, s:s, s:s, s:s}", "directory", file,
+                     (size_t)(slash > file ? slash - file : 1), "sandbox", p->sandbox, "name",
+                     p->given_name, "berthd", s->berthd ? s->berthd : "", "owner", owner, "created",
+                     when, "created_unix", unix_time);
 }
 
 /* The command line of words; and, if there is one, the file of its input. */

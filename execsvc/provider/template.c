@@ -7,7 +7,7 @@
 #include "base/buffer.h"
 #include "base/cleanup.h"
 
-static const char *const builtins[] = {"sandbox", "name",    "berthd",       "owner",
+static const char *const builtins[] = {"sandbox", "name",    "berthd",       "owner", "directory",
                                        "policy",  "created", "created_unix", NULL};
 static const char *const values[] = {"value", "value_mib", NULL};
 static const char *const limits[] = {"memory",     "pids",      "cpu",  "cpu_time", "file_size",

@@ -5,6 +5,7 @@
  *   {sandbox}   the vendor's name or ID of it; what we called it until it is known
  *   {name}      what we called it: a DNS label
  *   {berthd}    the file of the berthd that is to run in the sandbox
+ *   {directory} where the profile is: a script can be beside it
  *   {owner}     who made it, of which machine: a DNS label, for the vendor's labels
  *   {created}, {created_unix}   when, by RFC 3339 and in seconds
  *   {value}, {value_mib}        of a limit, in a profile's "policy"

@@ -353,6 +353,16 @@ static void corpus(const char *dir)
         "\"berth-a-1\",\"parameters\":{\"image\":\"debian:12\"},\"url\":\"exec:true\",\"state\":"
         "\"ready\",\"created\":1,\"created_by\":\"me\"}";
     write_seed(dir, "fuzz_place", "place", '{', bytes_of_string(place));
+    static const char profile[] =
+        "\"profile\":1,\"name\":\"a\",\"summary\":\"b\",\"tried\":\"real\",\"parameters\":{\"p\":{"
+        "\"help\":\"h\",\"default\":\"d\",\"pattern\":\"^d$\"}},\"create\":[{\"run\":[\"x\",[\"-"
+        "p\",\"{p}\"],"
+        "\"{policy}\",\"{{.A}}\"],\"timeout\":5,\"capture\":\"sandbox\"}],\"connect\":[\"x\",\"{"
+        "sandbox}\"],"
+        "\"destroy\":[{\"run\":[\"x\"]}],\"gone\":{\"status\":[1],\"text\":[\"no\"]},\"policy\":{"
+        "\"network\":{"
+        "\"none\":[\"-n\"]},\"memory\":[\"-m\",\"{value}\"],\"inside\":[\"pids\"]}}";
+    write_seed(dir, "fuzz_profile", "profile", '{', bytes_of_string(profile));
     static const char *const ids[] = {"hread", "./../etc", "aa%2F", "%2E.", "~~", "\xc3\xa9"};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         char name[16];

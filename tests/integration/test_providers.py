@@ -295,6 +295,7 @@ def test_rm_obeys_the_service(sandboxes):
     assert sandboxes.place_names() == []
 
 
+@pytest.mark.long
 def test_one_that_hangs_is_listed(sandboxes):
     sandboxes.profile()
     sandboxes.berth("create", "--provider", "plain", "a", "b", check=True)

@@ -99,6 +99,19 @@ def boxes():
     return [find(name) for name in names if (STATE / "boxes" / name / "about").exists()]
 
 
+def note(name, tags):
+    """Tags that are set later."""
+    find(name)
+    (_directory(name) / "tags").write_text(json.dumps(tags))
+
+
+def notes(name):
+    try:
+        return json.loads((_directory(name) / "tags").read_text())
+    except FileNotFoundError:
+        return {}
+
+
 def execute(name, argv):
     """Becomes the command."""
     about = find(name)

@@ -1,0 +1,5 @@
+"""As modal.exception."""
+
+
+class NotFoundError(Exception):
+    """What was asked for is not there."""
