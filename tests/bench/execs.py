@@ -5,8 +5,9 @@ import select
 import subprocess
 import time
 
-from containers import NAME, Docker, Podman
 from systems import WORKSPACE, progress, table
+
+from containers import NAME, docker, podman  # after systems, which says where lib is
 
 QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
@@ -87,9 +88,8 @@ def bench_exec(bench, stack):
             figures.setdefault(name, {})[delay] = milliseconds(argv, count, env)
             progress(f"  exec, {delay} ms: {name}: {figures[name][delay]}")
     notes = []
-    (bench.directory / "containers").mkdir()
-    for program, kind in (("podman", Podman), ("docker", Docker)):
-        container = kind(bench.directory / "containers", stack)
+    for program, start in (("podman", podman), ("docker", docker)):
+        container = start(stack)
         name = f"{program} exec"
         figures[name] = {0: milliseconds([*container.words, "exec", NAME, "/bin/true"], count) if container.words
                          else None}
