@@ -156,6 +156,20 @@ static int add_limits(const struct profile *p, json_t *given, const json_t *chec
 
 /* --- the document --------------------------------------------------------------------- */
 
+/* Where a document says nothing of the network, the berthd inside lets commands have none, and the
+ * sandbox needs none. */
+static int add_default_network(const struct profile *p, const json_t *document, struct enforced *e,
+                               struct failure *f)
+{
+    const json_t *policy = json_object_get(p->document, "policy");
+    const json_t *network = json_object_get(document, "network");
+    if (network && !json_is_null(network))
+        return 0;
+    return add_words(e, vendor_words(policy, "network", "none"), NULL) < 0
+               ? failure_set(f, -ENOMEM, "out of memory")
+               : 0;
+}
+
 static int look(const struct profile *p, json_t *document, const json_t *checked, json_t *inside,
                 struct enforced *e, struct failure *f)
 {
@@ -198,6 +212,8 @@ int enforce_policy(const struct profile *p, struct bytes document, struct enforc
         r = given && checked ? look(p, given, checked, inside, &e, ret_failure)
                              : failure_set(ret_failure, -ENOMEM, "out of memory");
     }
+    if (r == 0)
+        r = add_default_network(p, given, &e, ret_failure);
     if (r == 0 && json_object_size(inside) > 0) {
         text = json_dumps(inside, JSON_COMPACT);
         if (!text || buffer_append(&e.inside, text, strlen(text)) < 0)

@@ -16,7 +16,8 @@ void enforced_release(struct enforced *e);
 #define _cleanup_enforced_ _cleanup_(enforced_release)
 
 /* Looks at a policy document (confine/policy.h), which may be empty. -EINVAL: it is none.
- * -EOPNOTSUPP: neither holds one of its fields; the failure names it. */
+ * -EOPNOTSUPP: neither holds one of its fields; the failure names it. A document without "network"
+ * is the vendor's for none. */
 int enforce_policy(const struct profile *p, struct bytes document, struct enforced *ret,
                    struct failure *ret_failure);
 

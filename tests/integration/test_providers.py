@@ -116,7 +116,11 @@ def test_policy_is_held_or_refused(sandboxes):
             assert out.returncode == 1 and word in out.stderr, out
             assert sandboxes.boxes() == [] and sandboxes.place_names() == []
         else:
+            assert one(sandboxes)["network"] is True
             sandboxes.berth("rm", "-f", f"x-{word}", check=True)
+    sandboxes.berth("create", "--provider", "plain", "unasked", check=True)
+    assert one(sandboxes)["network"] is False
+    sandboxes.berth("rm", "-f", "unasked", check=True)
     policy.write_text(json.dumps({"network": "none", "limits": {"memory": "64M", "pids": 77}}))
     sandboxes.berth("create", "--provider", "plain", "--policy", str(policy), "a", check=True)
     box = one(sandboxes)
