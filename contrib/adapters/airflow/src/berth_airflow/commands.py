@@ -118,13 +118,16 @@ class _Command:
         pause = 0.05
         while True:
             try:
+                verdict: Optional[JSON] = None
                 for event in self._events(request):
                     self.begun, silent_since, pause = True, None, 0.05
                     if event.get("event") == "ended":
-                        return event
-                    if self._take(event) or (not self.killed and time.monotonic() > self.deadline):
+                        verdict = event  # and to the stream's end, so that its connection is kept
+                    elif self._take(event) or (not self.killed and time.monotonic() > self.deadline):
                         break
                 else:
+                    if verdict is not None:
+                        return verdict
                     raise LostError("a stream ended before the command")
             except UnreachableError:
                 if not self.begun and not self.client.may_return():
