@@ -40,7 +40,7 @@ def run(backend, sandbox):
 
 
 def runner(backend, sandbox):
-    def run(command, timeout=20.0, max_output_bytes=50 * 1024):
+    def run(command, timeout=60.0, max_output_bytes=50 * 1024):
         return backend.run_command(sandbox, command, timeout=timeout, max_output_bytes=max_output_bytes)
     return run
 
@@ -319,10 +319,9 @@ def test_a_policy_that_is_changed_is_noticed(service, backend, sandbox, run):
     assert "gone" in terminal(run, "true")
     sandbox = backend.create(spec=contract.SandboxSpec())
     run = runner(backend, sandbox)
-    timer = threading.Timer(0.7, lambda: admin.ask("PATCH", admin.place(sandbox, "/policy"), body=change))
-    timer.start()
-    assert "what it was" in terminal(run, "sleep 2.5; echo done")
-    timer.join()
+    thread = when_begun(service, sandbox, lambda: admin.ask("PATCH", admin.place(sandbox, "/policy"), body=change))
+    assert "what it was" in terminal(run, "touch begun; sleep 4; echo done")
+    thread.join()
     # Who attaches to one that is wider than its maker wrote down is refused as well.
     sandbox = backend.create(spec=contract.SandboxSpec(owner="o"))
     admin.ask("PATCH", admin.place(sandbox, "/policy"), body=change)
@@ -352,13 +351,27 @@ def test_lost_connections_change_nothing(harness, service):
     thread = threading.Thread(target=cut)
     thread.start()
     try:
-        result = runner(backend, sandbox)("echo once >> ran; for i in $(seq 400); do echo $i; sleep 0.01; done; exit 6")
+        result = runner(backend, sandbox)("echo once >> ran; for i in $(seq 150); do echo $i; sleep 0.02; done; exit 6",
+                                          timeout=100)
     finally:
         done.set()
         thread.join()
-    assert result.exit_code == 6 and result.stdout == "".join(f"{i}\n" for i in range(1, 401))
+    assert result.exit_code == 6 and result.stdout == "".join(f"{i}\n" for i in range(1, 151))
     assert backend.read_file(sandbox, "ran", max_bytes=100) == b"once\n"
     backend.close()
+
+
+def when_begun(service, sandbox, act):
+    """Does that when a command has made the file `begun`."""
+    def wait():
+        direct = BerthSandboxBackend(service.url)
+        wait_until(lambda: ("begun", False) in direct.list_directory(sandbox, "."), 60, "the command", 0.05)
+        direct.destroy(sandbox) if act is None else act()
+        direct.close()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
 
 
 def test_an_outcome_that_is_not_known_is_no_success(harness, service, monkeypatch):
@@ -369,18 +382,16 @@ def test_an_outcome_that_is_not_known_is_no_success(harness, service, monkeypatc
     run = runner(backend, sandbox)
     run("true")
     # What keeps commands is killed: the service is there, and does not know how the command ended.
-    timer = threading.Timer(0.8, lambda: service.keeper().kill())
-    timer.start()
-    assert "happened or not" in refusal(run, "echo begun; sleep 30")
-    timer.join()
-    assert run("echo again").stdout == "again\n"
+    thread = when_begun(service, sandbox, lambda: service.keeper().kill())
+    assert "happened or not" in refusal(run, "touch begun; sleep 50", timeout=100)
+    thread.join()
+    assert run("rm begun; echo again").stdout == "again\n"
     # The service is not reached any more.
     for module in (berth_client, commands):
         monkeypatch.setattr(module, "RECOVERY_SECONDS", 1.0)
-    timer = threading.Timer(0.8, lambda: (relay.refuse(), relay.cut()))
-    timer.start()
-    text = terminal(run, "echo begun; sleep 30")
-    timer.join()
+    thread = when_begun(service, sandbox, lambda: (relay.refuse(), relay.cut()))
+    text = terminal(run, "touch begun; sleep 50", timeout=100)
+    thread.join()
     assert "may have run" in text
     terminal(backend.read_file, sandbox, "x", max_bytes=1)
     terminal(backend.create)
@@ -389,25 +400,20 @@ def test_an_outcome_that_is_not_known_is_no_success(harness, service, monkeypatc
     backend.close()
 
 
-def test_a_service_that_is_started_again(service, backend, sandbox, run, harness):
+def test_a_service_that_is_started_again(service, run):
     run("echo kept > file")
-    again = threading.Timer(0.5, lambda: None)
     service.restart()
-    again.cancel()
     assert run("cat file").stdout == "kept\n"
 
 
 def test_a_sandbox_that_is_removed_under_a_command(service, backend, sandbox, run):
-    other = BerthSandboxBackend(service.url)
-    timer = threading.Timer(0.8, lambda: other.destroy(sandbox))
-    timer.start()
+    thread = when_begun(service, sandbox, None)
     try:
-        result = run("echo begun; sleep 30")
+        result = run("touch begun; sleep 50", timeout=100)
         assert result.sandbox_terminated and result.exit_code != 0
     except contract.SandboxTerminalError as error:
-        assert "gone" in str(error) or "what it was" in str(error)
-    timer.join()
-    other.close()
+        assert "gone" in str(error)
+    thread.join()
 
 
 # --- tags -------------------------------------------------------------------------------------

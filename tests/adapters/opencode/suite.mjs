@@ -269,10 +269,10 @@ check("relayed: lost connections change nothing", async () => {
       if (!over) await relay("cut")
     }
   })()
-  const result = await box.exec("echo once >> ran; for i in $(seq 300); do echo $i; sleep 0.01; done; exit 6")
+  const result = await box.exec("echo once >> ran; for i in $(seq 150); do echo $i; sleep 0.02; done; exit 6")
   over = true
   await cuts
-  assert.deepEqual([result.exitCode, result.stdout], [6, [...Array(300).keys()].map((n) => `${n + 1}\n`).join("")])
+  assert.deepEqual([result.exitCode, result.stdout], [6, [...Array(150).keys()].map((n) => `${n + 1}\n`).join("")])
   assert.equal(await box.readFile("ran"), "once\n")
   await box.terminate()
 })
@@ -280,12 +280,16 @@ check("relayed: lost connections change nothing", async () => {
 check("relayed: an outcome that is not known is no success", async () => {
   const box = await provider.create({})
   await box.exec("true")
-  setTimeout(() => process.kill(Number(readFileSync(process.env.KEEPER, "utf8")), "SIGKILL"), 700)
-  const unknown = await failure("SandboxExecError", box.exec("echo begun; sleep 30"))
+  const direct = await provide({ url: process.env.DIRECT }).get(box.info.id)
+  const begun = async (name) => {
+    while (!(await direct.exists(name))) await sleep(50)
+  }
+  begun("one").then(() => process.kill(Number(readFileSync(process.env.KEEPER, "utf8")), "SIGKILL"))
+  const unknown = await failure("SandboxExecError", box.exec("touch one; sleep 50"))
   assert.equal(unknown.data.outcome, "unknown")
   times.recovery = 1000
-  setTimeout(() => relay("refuse on").then(() => relay("cut")), 700)
-  const lost = await failure("SandboxExecError", box.exec("echo begun; sleep 30"))
+  begun("two").then(() => relay("refuse on")).then(() => relay("cut"))
+  const lost = await failure("SandboxExecError", box.exec("touch two; sleep 50"))
   assert.equal(lost.data.outcome, "unknown")
   await failure("SandboxProviderError", box.readFile("x"))
   await failure("SandboxProviderError", box.getStatus())
