@@ -61,7 +61,7 @@ def reader(harness, fuse_works):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(360)  # with what npm fetches, once
 @pytest.mark.parametrize("name", NAMES)
 def test_quick_start(reader, name):
     if "agents" in name:
@@ -78,7 +78,7 @@ def test_little_is_left_out(name):
     """A block that is not run says why, and such blocks are few."""
     blocks = blocks_of(DOCS / name)
     left = [block for block in blocks if block.not_tried is not None]
-    assert len([block for block in blocks if block.language == "sh"]) >= 5 > 0 <= len(left) <= NOT_TRIED_MAX
+    assert len([block for block in blocks if block.language == "sh"]) >= 5 and len(left) <= NOT_TRIED_MAX
     assert all(len(block.not_tried) > 10 for block in left)
 
 
