@@ -15,6 +15,7 @@ from lib.failure import HarnessError
 from lib.quickstart import Reader, blocks_of, matches
 
 DOCS = parts.REPOSITORY / "docs"
+DOCUMENTS = [*sorted(DOCS.glob("*.md")), parts.REPOSITORY / "README.md"]
 NAMES = sorted(path.name for path in DOCS.glob("quickstart-*.md"))
 # What cannot be typed here, in each of them. Each says so to its reader in other words.
 NOT_TRIED_MAX = 6
@@ -92,7 +93,7 @@ def anchors_of(path):
     return {re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-") for text in headings}
 
 
-@pytest.mark.parametrize("path", [*sorted(DOCS.glob("*.md")), parts.REPOSITORY / "README.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(path):
     """Of the documents: files that are there, and headings that are in them."""
     for link in links_of(path):
@@ -101,6 +102,19 @@ def test_links_lead_somewhere(path):
         assert target.exists(), f"{path.name}: {link}"
         if anchor and target.suffix == ".md":
             assert anchor in anchors_of(target), f"{path.name}: {link}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_what_is_named_exists(path, harness):
+    """Commands of berth, and providers, in what is to be typed."""
+    shown = harness.run([harness.program("berth"), "--help"], check=True).stdout
+    known = {word.rstrip(",") for line in shown.splitlines() if line.startswith("  ") for word in line.split()[:2]}
+    text = path.read_text()
+    typed = "\n".join(a or b for a, b in re.findall(r"`(berth [^`]+)`|^(?:    )?(berth .+)$", text, re.M))
+    commands = {word for word in re.findall(r"^berth (?:--?[a-z-]+ (?:'[^']*'|\S+) )*([a-z]\S*)", typed, re.M)}
+    assert commands <= known | {"help"}, commands - known
+    there = {profile.stem for profile in (parts.REPOSITORY / "contrib" / "providers").glob("*.json")}
+    assert set(re.findall(r"--provider[ =]([a-z]+)", text)) <= there
 
 
 def test_what_a_document_says_is_compared(harness, tmp_path):
