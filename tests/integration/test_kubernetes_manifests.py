@@ -81,8 +81,9 @@ def test_patches_are_of_fields_that_there_are():
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
                 assert container[probe].pop("$patch") == "replace"
             assert container["args"][0] == target["spec"]["template"]["spec"]["containers"][0]["args"][0]
-        kubernetes_objects.check_model(document, kubernetes_objects.KINDS[document["apiVersion"], document["kind"]],
-                                       patch["path"], partial=True) if document["kind"] == "Service" else None
+        else:
+            model = kubernetes_objects.KINDS[document["apiVersion"], document["kind"]]
+            kubernetes_objects.check_model(document, model, patch["path"], partial=True)
 
 
 def test_labels_names_and_accounts_lead_to_each_other():
@@ -101,9 +102,9 @@ def test_labels_names_and_accounts_lead_to_each_other():
     declared |= {claim["metadata"]["name"] for claim in service["spec"]["volumeClaimTemplates"]}
     assert mounted == declared
     sandbox, = documents("sandbox.yaml")
-    for context in ("securityContext",):
-        assert profile_pod()["spec"][context] == sandbox["spec"][context]
-        assert profile_pod()["spec"]["containers"][0][context] == sandbox["spec"]["containers"][0][context]
+    of_profile = profile_pod()["spec"]
+    assert of_profile["securityContext"] == sandbox["spec"]["securityContext"]
+    assert of_profile["containers"][0]["securityContext"] == sandbox["spec"]["containers"][0]["securityContext"]
 
 
 def test_roles_give_no_more_than_a_client_needs():
@@ -132,6 +133,14 @@ def test_nothing_comes_in_or_goes_out_unless_a_label_says_so():
     assert not policies
 
 
+def test_the_kubelet_is_answered_without_a_certificate(harness):
+    """Its probes of https/ have none, where all others need one."""
+    service = harness.start_service(unix=False, tls=True, client_ca=True)
+    command = ["curl", "--silent", "--insecure", "--output", harness.new_path("answer"), "--write-out", "%{http_code}"]
+    assert harness.run([*command, f"{service.tls_url}/healthz"]).stdout == "200"
+    assert harness.run([*command, f"{service.tls_url}/v1/workspaces"]).stdout == "403"
+
+
 @pytest.mark.sandbox
 @pytest.mark.unsanitised
 @pytest.mark.xdist_group("engines")
@@ -157,7 +166,8 @@ def test_the_image_the_pod_and_the_probes_run(harness):
         wait_until(lambda: podman.run("exec", name, *probe, check=False).returncode == 0, 30, "the probe")
         status = podman.text("exec", name, "cat", "/proc/1/status")
         assert re.search(r"^Uid:\t65532\t65532", status, re.MULTILINE)
-        assert re.search(r"^CapEff:\t0+$", status, re.MULTILINE) and re.search(r"^NoNewPrivs:\t1$", status, re.MULTILINE)
+        assert re.search(r"^CapEff:\t0+$", status, re.MULTILINE)
+        assert re.search(r"^NoNewPrivs:\t1$", status, re.MULTILINE)
 
         url = f"exec:{podman.bin}/podman exec -i {name} berthd --stdio --root /var/lib/berth/root"
         harness.run_berth("create", "task", url=url, check=True)

@@ -75,7 +75,8 @@ class Engine:
     name = None
     image = IMAGE
 
-    def __init__(self):
+    def __init__(self, *programs):
+        self.programs = {name: self._program(name) for name in programs}
         # Sockets lie below it, whose addresses are at most 107 bytes.
         self.directory = Path(tempfile.mkdtemp(prefix="berth-", dir="/tmp"))
         self.bin = self.directory / "bin"
@@ -86,7 +87,8 @@ class Engine:
         self.how = ", ".join((["cgroup v2 out of sight"] if self.before else [])
                              + (["limits left as they are"] if self.limits else [])) or "as it is"
 
-    def program(self, name):
+    @staticmethod
+    def _program(name):
         found = shutil.which(name, path=SEARCH)
         if not found:
             raise HarnessError(f"{name} is not installed")
@@ -164,9 +166,8 @@ class Podman(Engine):
     name = "podman"
 
     def __init__(self, runtime="crun"):
-        super().__init__()
-        real = self.program("podman")
-        self.program(runtime)
+        super().__init__("podman", runtime)
+        real = self.programs["podman"]
         configuration = self.directory / "containers.conf"
         limits = ", ".join(f'"{limit}"' for limit in self.limits)
         configuration.write_text(
@@ -197,11 +198,11 @@ class Docker(Engine):
     name = "docker"
 
     def __init__(self):
-        super().__init__()
+        super().__init__("docker", "dockerd")
         socket = f"unix://{self.directory}/docker.sock"
         self.write_program(f"#!/bin/sh\nDOCKER_HOST={socket}\nexport DOCKER_HOST\n"
-                           f"exec '{self.program('docker')}' \"$@\"\n")
-        words = [*self.before, self.program("dockerd"), "--host", socket, "--data-root", self.directory / "data",
+                           f"exec '{self.programs['docker']}' \"$@\"\n")
+        words = [*self.before, self.programs["dockerd"], "--host", socket, "--data-root", self.directory / "data",
                  "--exec-root", self.directory / "exec", "--pidfile", self.directory / "pid", "--iptables=false",
                  "--ip6tables=false", "--bridge=none", "--storage-driver=vfs",
                  *(word for limit in self.limits for word in ("--default-ulimit", limit)
@@ -216,6 +217,7 @@ class Docker(Engine):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 log = self.log.read_text(errors="replace")[-4000:]
                 self.stop()
+                shutil.rmtree(self.directory, ignore_errors=True)
                 raise HarnessError(f"dockerd does not come up:\n{log}")
             time.sleep(0.2)
 
