@@ -15,7 +15,8 @@ from lib.failure import HarnessError
 from lib.quickstart import Reader, blocks_of, matches
 
 DOCS = parts.REPOSITORY / "docs"
-DOCUMENTS = [*sorted(DOCS.glob("*.md")), parts.REPOSITORY / "README.md"]
+DOCUMENTS = [*sorted(DOCS.glob("*.md")), *sorted(parts.REPOSITORY.glob("contrib/*/*/README.md")),
+             parts.REPOSITORY / "README.md"]
 NAMES = sorted(path.name for path in DOCS.glob("quickstart-*.md"))
 # What cannot be typed here, in each of them. Each says so to its reader in other words.
 NOT_TRIED_MAX = 6
@@ -93,7 +94,7 @@ def anchors_of(path):
     return {re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-") for text in headings}
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(parts.REPOSITORY)))
 def test_links_lead_somewhere(path):
     """Of the documents: files that are there, and headings that are in them."""
     for link in links_of(path):
@@ -104,7 +105,7 @@ def test_links_lead_somewhere(path):
             assert anchor in anchors_of(target), f"{path.name}: {link}"
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(parts.REPOSITORY)))
 def test_what_is_named_exists(path, harness):
     """Commands of berth, and providers, in what is to be typed."""
     shown = harness.run([harness.program("berth"), "--help"], check=True).stdout
