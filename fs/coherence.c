@@ -64,6 +64,14 @@ time_t coherence_served_as_of(const struct driver *d)
     return coherence_serving(d) ? d->coherence->known_at : 0;
 }
 
+int64_t coherence_confirmed_ms(const struct driver *d)
+{
+    if (!coherence_live(d))
+        return -1;
+    uint64_t asked_ns = d->coherence->lease_end_ns - WIRE_LEASE_MS * NSEC_PER_MSEC;
+    return (int64_t)((clock_monotonic_ns() - asked_ns) / NSEC_PER_MSEC);
+}
+
 bool coherence_knows(const struct driver *d)
 {
     return coherence_live(d) || coherence_serving(d);

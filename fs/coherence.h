@@ -55,6 +55,10 @@ bool coherence_serving(const struct driver *d);
 /* Since when, in seconds of the real time: what is known is as of then. 0: it is not so. */
 time_t coherence_served_as_of(const struct driver *d);
 
+/* How long ago the service confirmed last that all changes had been reported, in ms; -1: it does
+ * not any more. */
+int64_t coherence_confirmed_ms(const struct driver *d);
+
 /* One of the two: what is known may be answered. */
 bool coherence_knows(const struct driver *d);
 

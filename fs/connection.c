@@ -8,7 +8,9 @@
 #include "client/connector.h"
 #include "control/control.h"
 #include "coherence.h"
+#include "join.h"
 #include "lock.h"
+#include "outside.h"
 #include "prune.h"
 #include "request.h"
 #include "supervisor.h"
@@ -26,17 +28,32 @@ struct connection {
     uint8_t service_id[16];
     struct session_resume last; /* what is said of a session that is over: it is to end */
     bool had_session;
+    bool known; /* service_id is */
+    bool quiet;
 };
 
-static int greet(void *rules, struct client *client, struct failure *ret_failure)
+/* What a new session is told, or asked, by the thread that connects. */
+struct greeting {
+    struct visibility_rules *rules;
+    const char *url; /* lives as long as the process, as all that a connector is given */
+    const char *mountpoint;
+    bool joined;
+};
+
+static int greet(void *context, struct client *client, struct failure *ret_failure)
 {
+    const struct greeting *g = context;
+    /* One that is mounted by itself was looked at before. */
+    int r = g->joined ? outside_root(client, g->url, g->mountpoint, ret_failure) : 0;
     /* Before anything is asked that they are about. */
-    return prune_tell(client, rules, ret_failure);
+    return r < 0 ? r : prune_tell(client, g->rules, ret_failure);
 }
 
-static void release_rules(void *rules)
+static void release_greeting(void *context)
 {
-    visibility_rules_unref(rules);
+    struct greeting *g = context;
+    visibility_rules_unref(g->rules);
+    free(g);
 }
 
 /* The session to go on with, or to be named as one that was and is over; NULL: there was none. */
@@ -53,12 +70,22 @@ static void reconnect(struct driver *d)
     struct connection *c = d->connection;
     struct session_resume point;
     const struct session_resume *resumes = resume_point(d, &point);
+    struct greeting *g = malloc(sizeof *g);
+    if (!g) {
+        driver_end(d, -ENOMEM);
+        return;
+    }
+    *g = (struct greeting){.rules = d->rules ? visibility_rules_ref(d->rules) : NULL,
+                           .url = d->settings->url,
+                           .mountpoint = d->mountpoint,
+                           .joined = d->member != NULL};
     const struct connector_options options = {
         .stream = client_settings_stream(d->settings),
         .agent = DRIVER_AGENT,
         .greet = greet,
-        .release = release_rules,
-        .context = d->rules ? visibility_rules_ref(d->rules) : NULL,
+        .release = release_greeting,
+        .context = g,
+        .quiet = c->quiet,
         .event_fd = c->event_fd,
         .tells_failures = true,
         .hurry_ms = strncmp(d->settings->url, "unix:", 5) == 0 ? HURRY_LOCAL_MS : HURRY_MS,
@@ -66,7 +93,7 @@ static void reconnect(struct driver *d)
     int r = connector_start(&options, resumes, &c->connector);
     if (r < 0) {
         log_error("cannot start a thread to connect again: %s", strerror(-r));
-        release_rules(options.context);
+        release_greeting(g);
         driver_end(d, r);
     }
 }
@@ -112,6 +139,7 @@ static void lost(void *context, int error, const char *reason)
     d->lost_ns = clock_monotonic_ns();
     session_lost(d, take_ptr(d->client));
     reconnect(d);
+    join_changed(d, reason);
 }
 
 static void suspended(void *context, const char *reason)
@@ -125,6 +153,7 @@ static void suspended(void *context, const char *reason)
     control_set_suspended(d->control, true);
     (void)event_add(d->connection->expire, &tv);
     reconnect(d);
+    join_changed(d, reason);
 }
 
 static void give_up_session(struct driver *d)
@@ -244,6 +273,34 @@ static void resume(struct driver *d, struct client *client, uint64_t abandoned)
     coherence_resumed(d);
     driver_notices_pending(d);
     request_resume_all(d);
+    join_changed(d, NULL);
+}
+
+/* The connection is made anew for ever; this is what came of one attempt. */
+static void attempt_failed(struct driver *d, uint64_t begun_ns)
+{
+    char why[FAILURE_TEXT_MAX];
+    request_attempt_failed(d, begun_ns);
+    /* Nobody waits for what has never been there. */
+    if (!d->connection->known)
+        request_fail_all(d, -EIO);
+    connector_last_failure(d->connection->connector, why);
+    join_changed(d, why);
+}
+
+/* False: the connection is not to be used, ever. */
+static bool take_first(struct driver *d, struct client *client)
+{
+    struct connection *c = d->connection;
+    if (join_first(d, client) < 0) {
+        client_free(client);
+        request_fail_all(d, -EIO);
+        join_changed(d, NULL);
+        return false;
+    }
+    memcpy(c->service_id, client_peer(client)->service_id, sizeof c->service_id);
+    c->known = true;
+    return true;
 }
 
 static void on_connected(evutil_socket_t fd, short what, void *context)
@@ -257,7 +314,7 @@ static void on_connected(evutil_socket_t fd, short what, void *context)
     struct client *client;
     uint64_t abandoned, failed_begun_ns;
     if (!connector_has_succeeded(c->connector, &failed_begun_ns)) {
-        request_attempt_failed(d, failed_begun_ns);
+        attempt_failed(d, failed_begun_ns);
         return;
     }
     connector_take(take_ptr(c->connector), &client, &abandoned);
@@ -265,6 +322,9 @@ static void on_connected(evutil_socket_t fd, short what, void *context)
         reconnect(d);
         return;
     }
+    bool first = !c->known;
+    if (first && !take_first(d, client))
+        return;
     const struct session_peer *peer = client_peer(client);
     if (memcmp(peer->service_id, c->service_id, sizeof c->service_id) != 0) {
         /* Its files are other files, whatever their names and numbers, or the key it claims. */
@@ -288,32 +348,52 @@ static void on_connected(evutil_socket_t fd, short what, void *context)
         reconnect(d);
         return;
     }
-    d->stats.reconnects++;
-    log_info("connected to %s again", d->settings->url);
+    d->stats.reconnects += !first;
+    log_info("connected to %s%s", d->settings->url, first ? "" : " again");
     coherence_connected(d);
-    lock_recover(d);
+    if (!first)
+        lock_recover(d);
     request_resume_all(d);
+    join_changed(d, NULL);
 }
 
-int connection_start(struct driver *d, struct client *client, struct failure *ret_failure)
+static int connection_new(struct driver *d, struct failure *f)
 {
     struct connection *c = calloc(1, sizeof *c);
-    if (!c) {
-        client_free(client);
-        return failure_set(ret_failure, -ENOMEM, "out of memory");
-    }
+    if (!c)
+        return failure_set(f, -ENOMEM, "out of memory");
     d->connection = c;
     c->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (c->event_fd >= 0)
         c->connected = event_new(d->base, c->event_fd, EV_READ | EV_PERSIST, on_connected, d);
     c->expire = evtimer_new(d->base, on_expire, d);
-    if (!c->connected || !c->expire || event_add(c->connected, NULL) < 0) {
+    if (!c->connected || !c->expire || event_add(c->connected, NULL) < 0)
+        return failure_set(f, -ENOMEM, "cannot watch the connection");
+    return 0;
+}
+
+int connection_start_later(struct driver *d, bool quiet, struct failure *ret_failure)
+{
+    int r = connection_new(d, ret_failure);
+    if (r < 0)
+        return r;
+    d->connection->quiet = quiet;
+    reconnect(d);
+    return 0;
+}
+
+int connection_start(struct driver *d, struct client *client, struct failure *ret_failure)
+{
+    int r = connection_new(d, ret_failure);
+    if (r < 0) {
         client_free(client);
-        return failure_set(ret_failure, -ENOMEM, "cannot watch the connection");
+        return r;
     }
+    struct connection *c = d->connection;
     memcpy(c->service_id, client_peer(client)->service_id, sizeof c->service_id);
+    c->known = true;
     d->inodes.connection = 1;
-    int r = attach(d, client);
+    r = attach(d, client);
     if (r < 0)
         return failure_set(ret_failure, r, "cannot watch the connection: %s", strerror(-r));
     return 0;

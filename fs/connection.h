@@ -9,6 +9,10 @@
  * then freed. */
 int connection_start(struct driver *d, struct client *client, struct failure *ret_failure);
 
+/* The same without a client: it is connected from now on, and join_first is asked about the first
+ * connection. quiet: failures are not logged. */
+int connection_start_later(struct driver *d, bool quiet, struct failure *ret_failure);
+
 /* A request waits for a connection: it is tried at once, within limits. As connector_hurry. */
 uint64_t connection_hurry(struct driver *d);
 

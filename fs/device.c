@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "coherence.h"
+#include "join.h"
 #include "ops.h"
 #include "vigil.h"
 
@@ -24,6 +25,7 @@
 
 struct device {
     struct driver *driver;
+    struct driver *current; /* whose the request is that is being handled */
     struct fuse_session *session;
     struct event *event;
     struct fuse_buf buffer;
@@ -186,9 +188,49 @@ void device_answer_interrupted(const struct driver *d, uint64_t unique)
     (void)!write(fuse_session_fd(d->device->session), &out, sizeof out);
 }
 
+struct fuse_session *device_session(const struct driver *d)
+{
+    return d->device->session;
+}
+
 bool device_direct_allows_mmap(const struct driver *d)
 {
     return d->device->init_wanted & FUSE_DIRECT_IO_ALLOW_MMAP;
+}
+
+struct driver *request_driver(fuse_req_t fuse)
+{
+    return ((struct driver *)fuse_req_userdata(fuse))->device->current;
+}
+
+struct driver *device_driver(struct driver *d, uint64_t node)
+{
+    struct driver *first = d->device->driver;
+    return first->join ? join_driver(first->join, node) : first;
+}
+
+void device_hand_over(struct driver *d, struct driver *to)
+{
+    d->device->current = to;
+}
+
+/* False: the kernel has been answered. */
+static bool route(struct device *dev)
+{
+    const struct fuse_in_header *in = dev->buffer.mem;
+    dev->current = dev->driver;
+    if (!dev->driver->join || dev->buffer.size < sizeof *in)
+        return true;
+    int error = 0;
+    dev->current = join_route(dev->driver->join, in, dev->buffer.size - sizeof *in, &error);
+    if (dev->current)
+        return true;
+    dev->current = dev->driver;
+    const struct fuse_out_header out = {.len = sizeof out, .error = error, .unique = in->unique};
+    if (error <= 0)
+        (void)!write(fuse_session_fd(dev->session), &out, sizeof out);
+    dev->answered = true;
+    return false;
 }
 
 static void op_init(void *userdata, struct fuse_conn_info *conn)
@@ -200,7 +242,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
     /* Pages are dropped when a change is reported; where none are, when the kernel finds another
      * size or time. */
     bool reported =
-        d->client && d->options->cache && (client_peer(d->client)->features & WIRE_FEATURE_CHANGES);
+        d->options->cache &&
+        (d->join || (d->client && (client_peer(d->client)->features & WIRE_FEATURE_CHANGES)));
     const unsigned int want =
         (reported ? FUSE_CAP_EXPLICIT_INVAL_DATA : FUSE_CAP_AUTO_INVAL_DATA) | FUSE_CAP_ASYNC_READ |
         FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_EXPIRE_ONLY | FUSE_CAP_READDIRPLUS |
@@ -279,16 +322,17 @@ static void device_readable(evutil_socket_t fd, short what, void *context)
         bool before = dev->init_answered;
         dev->answered = false;
         vigil_taken(&dev->vigil, clock_monotonic_ns());
-        fuse_session_process_buf(dev->session, &dev->buffer);
+        if (route(dev))
+            fuse_session_process_buf(dev->session, &dev->buffer);
         vigil_handled(&dev->vigil, clock_monotonic_ns(), dev->answered);
         if (!before && dev->init_answered) {
-            int error = coherence_new(d, dev->session);
+            int error = d->join ? join_start(d->join) : coherence_new(d, dev->session);
             if (error < 0) {
                 log_error("cannot learn of changes: %s", strerror(-error));
                 driver_end(d, error);
                 return;
             }
-            if (d->ready)
+            if (d->ready && !d->join)
                 d->ready(d->ready_context);
         }
     }
@@ -312,7 +356,7 @@ int device_start(struct driver *d, int fd, struct failure *ret_failure)
     struct device *dev = calloc(1, sizeof *dev);
     if (!dev)
         return failure_set(ret_failure, -ENOMEM, "out of memory");
-    dev->driver = d;
+    dev->driver = dev->current = d;
     d->device = dev;
     fuse_set_log_func(log_libfuse);
     char name[] = "berthfs";

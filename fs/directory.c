@@ -265,12 +265,13 @@ struct page {
 static bool page_add(struct page *p, const char *name, uint64_t ino, mode_t type, off_t cookie)
 {
     size_t room = p->r->size - p->len, need;
+    uint64_t shown = driver_ino(p->r->driver, ino);
     if (p->r->plus) {
         /* Node ID 0: the kernel takes the name and learns nothing about the file. */
-        struct fuse_entry_param e = {.attr = {.st_ino = ino, .st_mode = type}};
+        struct fuse_entry_param e = {.attr = {.st_ino = shown, .st_mode = type}};
         need = fuse_add_direntry_plus(p->r->fuse, p->data + p->len, room, name, &e, cookie);
     } else {
-        struct stat st = {.st_ino = ino, .st_mode = type};
+        struct stat st = {.st_ino = shown, .st_mode = type};
         need = fuse_add_direntry(p->r->fuse, p->data + p->len, room, name, &st, cookie);
     }
     if (need > room)

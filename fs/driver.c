@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "connection.h"
+#include "join.h"
 #include "lock.h"
 #include "ops.h"
 #include "pipeline.h"
@@ -63,7 +64,8 @@ int driver_init(struct driver *d, struct failure *ret_failure)
     r = pipeline_new(d);
     if (r < 0)
         return failure_set(ret_failure, r, "out of memory");
-    d->base = event_base_new();
+    if (!d->member)
+        d->base = event_base_new();
     if (!d->base)
         return failure_set(ret_failure, -EIO, "cannot make an event loop");
     d->notices = event_new(d->base, -1, 0, send_notices, d);
@@ -99,7 +101,7 @@ void driver_release(struct driver *d)
         event_free(d->late);
     if (d->waiting_timer)
         event_free(d->waiting_timer);
-    if (d->base)
+    if (d->base && !d->member)
         event_base_free(d->base);
 }
 
@@ -134,7 +136,18 @@ const struct workspace_ids *driver_workspace(const struct driver *d, const struc
 
 void driver_end(struct driver *d, int result)
 {
+    if (d->member && result == -ESTALE) {
+        join_replaced(d);
+        return;
+    }
+    if (d->member)
+        d = join_hub(d);
     if (d->result == 0)
         d->result = result;
     (void)event_base_loopbreak(d->base);
+}
+
+uint64_t driver_ino(const struct driver *d, uint64_t ino)
+{
+    return d->member && ino != d->inodes.root->ino ? join_ino(d, ino) : ino;
 }

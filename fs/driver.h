@@ -17,6 +17,8 @@ struct control;
 struct device;
 struct disk;
 struct interrupts;
+struct join;
+struct member;
 struct pipeline;
 struct prefetch;
 struct request;
@@ -38,6 +40,9 @@ struct driver {
     const char *mountpoint; /* absolute */
     uid_t uid;              /* who mounts, and how files are shown */
     gid_t gid;
+
+    struct join *join;     /* of a joined mount's root; NULL: it is none */
+    struct member *member; /* whose driver this is in a joined mount; NULL: in none */
 
     struct inode_table inodes;
     struct handle_table handles;
@@ -138,5 +143,10 @@ static inline struct client *driver_session(const struct driver *d)
     return d->client ? d->client : d->suspended;
 }
 
-/* Ends the loop; result is the driver's. */
+/* Ends the loop; result is the driver's. A member of a joined mount whose service is another one
+ * now
+ * (-ESTALE) ends alone. */
 void driver_end(struct driver *d, int result);
+
+/* The number of a file as this mount shows it. */
+uint64_t driver_ino(const struct driver *d, uint64_t ino);

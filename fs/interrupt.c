@@ -160,6 +160,13 @@ void interrupt_forget(struct request *r)
     (void)table_take(&r->driver->interrupts->requests, (uintptr_t)r);
 }
 
+void interrupt_pass(struct request *from, struct request *to)
+{
+    to->unique = from->unique;
+    interrupt_forget(from);
+    fuse_req_interrupt_func(to->fuse, on_interrupt, to);
+}
+
 void interrupt_release(struct driver *d)
 {
     struct interrupts *s = take_ptr(d->interrupts);

@@ -12,6 +12,9 @@ void interrupt_watch(struct request *r);
 /* A signal came for who waits for r; called by whoever else has asked libfuse to be told. */
 void interrupt_signalled(struct request *r);
 
+/* Another request answers the kernel instead of this one. */
+void interrupt_pass(struct request *from, struct request *to);
+
 /* The request ends. */
 void interrupt_forget(struct request *r);
 

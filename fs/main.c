@@ -17,9 +17,11 @@
 #include "device.h"
 #include "disk.h"
 #include "interrupt.h"
+#include "join.h"
 #include "mount.h"
 #include "names/thread_id.h"
 #include "options.h"
+#include "outside.h"
 #include "prune.h"
 #include "request.h"
 #include "stop.h"
@@ -97,71 +99,6 @@ static int wait_outcome(int fd)
         return EXIT_SUCCESS;
     log_error("%s", len ? text : "the driver died while starting");
     return EXIT_FAILURE;
-}
-
-/* True for directory itself, too. */
-static bool is_in(const char *path, const char *directory)
-{
-    size_t len = strcmp(directory, "/") == 0 ? 0 : strlen(directory);
-    return strncmp(path, directory, len) == 0 && (path[len] == '/' || path[len] == '\0');
-}
-
-/* Nothing that the driver itself needs may be reached through its own mount. */
-static int check_outside(const char *mountpoint, const char *what, const char *file,
-                         struct failure *f)
-{
-    _cleanup_free_ char *absolute = file ? realpath(file, NULL) : NULL;
-    if (absolute && is_in(absolute, mountpoint))
-        return failure_set(f, -ELOOP,
-                           "%s %s lies under the mountpoint %s, where the mount would hide it",
-                           what, file, mountpoint);
-    return 0;
-}
-
-static int check_files(const struct driver *d, struct failure *f)
-{
-    const struct client_settings *s = d->settings;
-    const struct {
-        const char *what, *file;
-    } files[] = {
-        {"the service's socket", strncmp(s->url, "unix:", 5) == 0 ? s->url + 5 : NULL},
-        {"the token file", s->token_file},
-        {"the CA file", s->ca_file},
-        {"the certificate", s->cert_file},
-        {"the key", s->key_file},
-    };
-    int r = 0;
-    for (size_t i = 0; r == 0 && i < ARRAY_SIZE(files); i++)
-        r = check_outside(d->mountpoint, files[i].what, files[i].file, f);
-    return r;
-}
-
-/* The service of this machine must not come to the mount when it goes to its own files: it would
- * wait for itself. */
-static int check_root(struct driver *d, struct client *client, struct failure *f)
-{
-    if (strncmp(d->settings->url, "unix:", 5) != 0)
-        return 0;
-    const struct wire_message m = {.type = WIRE_STATUS};
-    struct wire_frame *frame = NULL;
-    /* One that does not say where its root is has not been started here by the same hand. */
-    if (client_call_sync(client, &m, 0, &frame, f) < 0)
-        return 0;
-    int r = 0;
-    struct bytes text = frame->message.status_reply.json;
-    json_t *status = json_loadb((const char *)text.data, text.len, 0, NULL);
-    wire_frame_free(frame);
-    const char *root = json_string_value(json_object_get(status, "root"));
-    _cleanup_free_ char *absolute = root ? realpath(root, NULL) : NULL;
-    if (absolute && is_in(d->mountpoint, absolute))
-        r = failure_set(f, -ELOOP,
-                        "mountpoint %s is inside %s, where the service keeps the workspaces; "
-                        "choose one outside",
-                        d->mountpoint, absolute);
-    else
-        r = check_outside(d->mountpoint, "the service's root", root, f);
-    json_decref(status);
-    return r;
 }
 
 static int open_workspace(struct client *client, uint32_t flags, const char *key,
@@ -248,8 +185,29 @@ static void open_cache(struct driver *d, struct failure *ret_failure)
     (void)disk_open(&o, d->base, &d->disk, ret_failure);
 }
 
+/* Mounts, and serves from when the loop runs. */
+static int start_device(struct driver *d, uint32_t *ret_minor, struct failure *f)
+{
+    int fd;
+    int r = mount_device(d, ret_minor, &fd, f);
+    return r < 0 ? r : device_start(d, fd, f);
+}
+
+/* The hub of a joined mount: its members are connected when it serves. */
+static int start_joined(struct driver *d, uint32_t *ret_minor, struct failure *f)
+{
+    int r = driver_init(d, f);
+    if (r == 0)
+        r = join_load(d, f);
+    if (r == 0)
+        r = start_device(d, ret_minor, f);
+    return r < 0 ? r : stop_watch(d, *ret_minor, f);
+}
+
 static int start(struct driver *d, uint32_t *ret_minor, struct failure *f)
 {
+    if (options_are_joined(d->options))
+        return start_joined(d, ret_minor, f);
     int r = driver_init(d, f);
     if (r < 0)
         return r;
@@ -260,7 +218,7 @@ static int start(struct driver *d, uint32_t *ret_minor, struct failure *f)
     r = client_connect_again(&options, DRIVER_AGENT, NULL, &client, f);
     if (r < 0)
         return r;
-    r = check_root(d, client, f);
+    r = outside_root(client, d->settings->url, d->mountpoint, f);
     if (r == 0)
         r = prune_tell(client, d->rules, f);
     if (r == 0 && d->options->workspace)
@@ -277,11 +235,7 @@ static int start(struct driver *d, uint32_t *ret_minor, struct failure *f)
     struct failure cache_failure;
     open_cache(d, &cache_failure);
     control_socket_open(d);
-    int fd;
-    r = mount_device(d, ret_minor, &fd, f);
-    if (r < 0)
-        return r;
-    r = device_start(d, fd, f);
+    r = start_device(d, ret_minor, f);
     if (r < 0)
         return r;
     /* A mount that fails has one reason to tell. */
@@ -311,9 +265,17 @@ static int drive(struct driver *d, struct outcome *outcome)
     /* Of what is still mounted, nothing can be served any more. */
     if (minor)
         (void)mount_remove(d->mountpoint, minor, true);
-    supervisor_end(take_ptr(d->supervisor), minor && !d->client);
+    supervisor_end(take_ptr(d->supervisor), minor && !d->client && !d->join);
     bool left_behind = false;
     connection_stop(d, &left_behind);
+    if (d->join) {
+        join_stop(d->join, &left_behind);
+        /* Threads that still connect read the settings of members. */
+        if (left_behind)
+            _exit(r < 0 ? EXIT_FAILURE : EXIT_SUCCESS);
+        request_fail_all(d, -EIO);
+        join_free(take_ptr(d->join));
+    }
     control_socket_free(d);
     left_behind |= disk_free(take_ptr(d->disk));
     climb_stop(d);
@@ -395,10 +357,10 @@ static int check(const struct options *o, const struct client_settings *settings
     int r = mount_check(o->mountpoint, ret_mountpoint, f);
     if (r < 0)
         return r;
-    struct driver d = {.settings = settings, .mountpoint = *ret_mountpoint};
-    r = check_files(&d, f);
+    if (!options_are_joined(o))
+        r = outside_files(*ret_mountpoint, settings, f);
     if (r == 0 && o->log_file)
-        r = check_outside(*ret_mountpoint, "the log", o->log_file, f);
+        r = outside_check(*ret_mountpoint, "the log", o->log_file, f);
     return r < 0 ? r : mount_check_system(o->allow_other, f);
 }
 
@@ -426,6 +388,8 @@ int main(int argc, char *argv[])
     }
     struct client_flags flags = options_client_flags(&o);
     r = client_settings_load(&flags, &settings, &f);
+    if (r == 0 && options_are_joined(&o))
+        r = join_name(&o, &settings, &f);
     if (r == 0 && o.prune)
         r = config_rules_load(o.prune, &rules, &f);
     if (r == 0)

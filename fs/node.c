@@ -8,6 +8,8 @@
 #include "base/clock.h"
 #include "climb.h"
 #include "coherence.h"
+#include "device.h"
+#include "join.h"
 #include "names.h"
 #include "pipeline.h"
 #include "repair.h"
@@ -128,8 +130,8 @@ static void look_up(struct request *r)
 
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-    climb_end(fuse_req_userdata(req), req);
-    if (root_is_local(fuse_req_userdata(req), parent)) {
+    climb_end(request_driver(req), req);
+    if (root_is_local(request_driver(req), parent)) {
         root_lookup(req, name);
         return;
     }
@@ -154,7 +156,7 @@ void lookup_again(struct driver *d)
 
 void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup)
 {
-    struct driver *d = fuse_req_userdata(req);
+    struct driver *d = request_driver(req);
     struct inode *i = inode_get(&d->inodes, ino);
     if (i)
         inode_forget(&d->inodes, i, nlookup);
@@ -164,14 +166,15 @@ void op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup)
 
 void op_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forgets)
 {
-    struct driver *d = fuse_req_userdata(req);
     for (size_t n = 0; n < count; n++) {
-        struct inode *i = inode_get(&d->inodes, forgets[n].ino);
+        struct driver *d = device_driver(request_driver(req), forgets[n].ino);
+        struct inode *i = d ? inode_get(&d->inodes, forgets[n].ino) : NULL;
         if (i)
             inode_forget(&d->inodes, i, forgets[n].nlookup);
+        if (d)
+            driver_notices_pending(d);
     }
     fuse_reply_none(req);
-    driver_notices_pending(d);
 }
 
 /* An unlinked file is reached only through a handle, and any one will do. */
@@ -247,7 +250,7 @@ static bool stat_read_ahead(struct request *r)
 
 void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-    struct driver *d = fuse_req_userdata(req);
+    struct driver *d = request_driver(req);
     climb_passed(d, req, ino);
     if (root_is_local(d, ino)) {
         root_getattr(req);
@@ -362,7 +365,7 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
         {FUSE_SET_ATTR_ATIME_NOW, WIRE_SET_ATIME | WIRE_SET_ATIME_NOW},
         {FUSE_SET_ATTR_MTIME_NOW, WIRE_SET_MTIME | WIRE_SET_MTIME_NOW},
     };
-    struct driver *d = fuse_req_userdata(req);
+    struct driver *d = request_driver(req);
     if (root_is_local(d, ino)) {
         (void)fuse_reply_err(req, EPERM);
         return;
@@ -416,7 +419,7 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
 static struct request *start_named(fuse_req_t req, enum wire_type type, fuse_ino_t parent,
                                    const char *name)
 {
-    if (root_is_local(fuse_req_userdata(req), parent)) {
+    if (root_is_local(request_driver(req), parent)) {
         /* Workspaces come and go by `berth create` and `berth rm` alone. */
         (void)fuse_reply_err(req, EPERM);
         return NULL;
@@ -519,7 +522,7 @@ static void renamed(struct request *r, int error, const struct wire_message *rep
 void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
                const char *new_name, unsigned int flags)
 {
-    struct driver *d = fuse_req_userdata(req);
+    struct driver *d = request_driver(req);
     if (root_is_local(d, parent) || root_is_local(d, new_parent)) {
         /* Not EXDEV: mv would then copy, and remove what it could. */
         (void)fuse_reply_err(req, EPERM);
@@ -540,7 +543,7 @@ void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t n
 
 void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const char *new_name)
 {
-    if (root_is_local(fuse_req_userdata(req), new_parent)) {
+    if (root_is_local(request_driver(req), new_parent)) {
         (void)fuse_reply_err(req, EPERM);
         return;
     }
@@ -558,17 +561,19 @@ static void statfs_done(struct request *r, int error, const struct wire_message 
         return;
     }
     root_note_space(r->driver, &reply->statfs_reply);
-    root_statfs(r->fuse);
+    root_statfs(r->driver, r->fuse);
     request_free(r);
 }
 
 void op_statfs(fuse_req_t req, fuse_ino_t ino)
 {
-    struct driver *d = fuse_req_userdata(req);
+    struct driver *d = request_driver(req);
+    if (d->join)
+        d = join_space(d);
     if (ino == FUSE_ROOT_ID || !d->client) {
         if (ino == FUSE_ROOT_ID)
             root_refresh_space(d);
-        root_statfs(req);
+        root_statfs(d, req);
         return;
     }
     struct request *r = request_start(req, WIRE_STATFS, NULL, NULL);

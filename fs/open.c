@@ -365,7 +365,7 @@ static void create_done(struct request *r, int error, const struct wire_message 
 void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
                struct fuse_file_info *fi)
 {
-    if (root_is_local(fuse_req_userdata(req), parent)) {
+    if (root_is_local(request_driver(req), parent)) {
         (void)fuse_reply_err(req, EPERM);
         return;
     }
@@ -384,7 +384,7 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-    struct driver *d = fuse_req_userdata(req);
+    struct driver *d = request_driver(req);
     struct handle *h = handle_get(&d->handles, fi->fh);
     if (h) {
         lock_end_handle(d, h);

@@ -107,10 +107,12 @@ void root_lookup(fuse_req_t req, const char *name);
 void root_getattr(fuse_req_t req);
 /* Lists workspaces from the one after cookie `off`. Takes the request, which has the handle. */
 void root_readdir(struct request *r);
+/* Answers with the workspaces of its handle. */
+void root_answer_listing(struct request *r);
 /* `user.berth.mount`. -ENOMEM; else *ret is a string to free. */
 int root_describe(const struct driver *d, char **ret);
 /* statfs of the mount's root, and of anything while there is no connection. */
-void root_statfs(fuse_req_t req);
+void root_statfs(const struct driver *d, fuse_req_t req);
 /* Asks for the free space where the workspaces are, unless it is known well enough. */
 void root_refresh_space(struct driver *d);
 void root_note_space(struct driver *d, const struct wire_statfs_reply *space);

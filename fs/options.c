@@ -10,15 +10,17 @@
 #include "base/cleanup.h"
 #include "base/distance.h"
 #include "disk.h"
+#include "stream/url.h"
 
 const char options_usage[] =
-    "Usage: berthfs [URL] MOUNTPOINT [-f] [-w ID] [-o OPTION,...]\n"
+    "Usage: berthfs [URL...] MOUNTPOINT [-f] [-w ID] [-o OPTION,...]\n"
     "\n"
-    "Mounts the workspaces of a Berth service, one directory each.\n"
+    "Mounts the workspaces of a Berth service, one directory each; or of several.\n"
     "\n"
     "  -w ID        mount this one workspace (thread ID or directory name)\n"
     "  -f           stay in the foreground, log to standard error\n"
-    "  -o OPTIONS   url=, config=, token_file=, ca_file=, cert_file=, key_file=,\n"
+    "  -o OPTIONS   url=, service=NAME, services=NAME:NAME...|all, config=, token_file=, ca_file=, "
+    "cert_file=, key_file=,\n"
     "               workspace=ID, timeout=SECONDS, log=FILE, owner=map|server,\n"
     "               symlinks=contain|contain+translate|verbatim|refuse,\n"
     "               system_prefixes=PATH:PATH..., prune=PROFILE|FILE, locks=server|local,\n"
@@ -63,9 +65,9 @@ static const struct {
 
 /* Ours that have a value. */
 static const char *const valued[] = {
-    "url",      "config",          "token_file",   "ca_file", "cert_file", "key_file", "workspace",
-    "cache",    "cache_size",      "log",          "prune",   "timeout",   "owner",    "locks",
-    "symlinks", "system_prefixes", "disconnected",
+    "url",      "service",   "services", "config",          "token_file",   "ca_file", "cert_file",
+    "key_file", "workspace", "cache",    "cache_size",      "log",          "prune",   "timeout",
+    "owner",    "locks",     "symlinks", "system_prefixes", "disconnected",
 };
 
 static const char *const passed_on[] = {"context=", "fscontext=", "defcontext=", "rootcontext="};
@@ -227,6 +229,8 @@ static int apply_option(struct options *o, const char *option, struct failure *f
         char **field;
     } strings[] = {
         {"url=", &o->url},
+        {"service=", &o->service},
+        {"services=", &o->services},
         {"config=", &o->config_file},
         {"token_file=", &o->token_file},
         {"ca_file=", &o->ca_file},
@@ -366,6 +370,35 @@ static int check_ordinary_user(const struct options *o, struct failure *f)
     return 0;
 }
 
+static int set_urls(struct options *o, const char *const *urls, size_t count, struct failure *f)
+{
+    for (size_t i = 0; i < count; i++)
+        if (stream_url_check(urls[i], &(struct failure){0}) < 0)
+            return failure_set(f, -EINVAL, "unexpected argument \"%s\": \"%s\" is no URL",
+                               urls[count], urls[i]);
+    o->urls = calloc(count, sizeof *o->urls);
+    for (; o->urls && o->url_count < count; o->url_count++) {
+        o->urls[o->url_count] = strdup(urls[o->url_count]);
+        if (!o->urls[o->url_count])
+            break;
+    }
+    return o->url_count == count ? 0 : failure_set(f, -ENOMEM, "out of memory");
+}
+
+static int check_joined(const struct options *o, struct failure *f)
+{
+    if (!options_are_joined(o))
+        return 0;
+    if (o->workspace)
+        return failure_set(
+            f, -EINVAL, "-w mounts one workspace, which is of one service: leave out the others");
+    if (o->url || o->service || (o->services && o->url_count))
+        return failure_set(f, -EINVAL,
+                           "several services are either URLs or names of services=, and no url= or "
+                           "service= besides");
+    return 0;
+}
+
 int options_parse(int argc, char *const argv[], bool helper, struct options *ret,
                   struct failure *ret_failure)
 {
@@ -376,8 +409,10 @@ int options_parse(int argc, char *const argv[], bool helper, struct options *ret
     };
     struct options o __attribute__((cleanup(options_release))) = {
         .timeout_ms = OPTIONS_TIMEOUT_MS, .cache = true, .cache_size = DISK_SIZE_DEFAULT};
-    const char *positional[2];
+    _cleanup_free_ const char **positional = calloc((size_t)argc + 1, sizeof *positional);
     size_t count = 0;
+    if (!positional)
+        return failure_set(ret_failure, -ENOMEM, "out of memory");
     optind = 0; /* start anew, and forget an earlier call's state */
     for (;;) {
         int c = getopt_long(argc, argv, "-:fhVrsnvw:o:N:t:", long_options, NULL);
@@ -385,8 +420,6 @@ int options_parse(int argc, char *const argv[], bool helper, struct options *ret
             break;
         int r = 0;
         if (c == 1) {
-            if (count == ARRAY_SIZE(positional))
-                return failure_set(ret_failure, -EINVAL, "unexpected argument \"%s\"", optarg);
             positional[count++] = optarg;
         } else {
             r = apply_switch(&o, c, helper, ret_failure);
@@ -394,25 +427,28 @@ int options_parse(int argc, char *const argv[], bool helper, struct options *ret
         if (r < 0)
             return r;
     }
-    for (; optind < argc; optind++) {
-        if (count == ARRAY_SIZE(positional))
-            return failure_set(ret_failure, -EINVAL, "unexpected argument \"%s\"", argv[optind]);
+    for (; optind < argc; optind++)
         positional[count++] = argv[optind];
-    }
     if (!o.help && !o.version) {
         if (count == 0 || (helper && count < 2))
             return failure_set(ret_failure, -EINVAL,
                                helper ? "expected SOURCE and MOUNTPOINT"
                                       : "expected MOUNTPOINT; see berthfs --help");
+        if (count > 2 && helper)
+            return failure_set(ret_failure, -EINVAL, "unexpected argument \"%s\"", positional[2]);
         int r = set_string(&o.mountpoint, positional[count - 1], ret_failure);
+        if (r == 0 && count > 2)
+            r = set_urls(&o, positional, count - 1, ret_failure);
         /* fstab must have something in the first field: "none" and "berth" mean the default. */
         if (r == 0 && count == 2 &&
-            !(helper &&
-              (strcmp(positional[0], "none") == 0 || strcmp(positional[0], "berth") == 0)))
+            !(helper && (o.services || o.service || strcmp(positional[0], "none") == 0 ||
+                         strcmp(positional[0], "berth") == 0)))
             r = set_string(&o.url, positional[0], ret_failure);
         if (r < 0)
             return r;
-        r = getuid() == 0 ? 0 : check_ordinary_user(&o, ret_failure);
+        r = check_joined(&o, ret_failure);
+        if (r == 0)
+            r = getuid() == 0 ? 0 : check_ordinary_user(&o, ret_failure);
         if (r == 0 && o.serve && !o.cache)
             r = failure_set(ret_failure, -EINVAL,
                             "disconnected=serve answers from what is kept, and cache=no keeps "
@@ -427,10 +463,13 @@ int options_parse(int argc, char *const argv[], bool helper, struct options *ret
 
 void options_release(struct options *o)
 {
-    char *const all[] = {o->mountpoint,     o->workspace, o->log_file,    o->kernel_options,
-                         o->prune,          o->url,       o->config_file, o->token_file,
-                         o->ca_file,        o->cert_file, o->key_file,    o->symlinks,
-                         o->system_prefixes};
+    char *const all[] = {o->mountpoint,      o->workspace, o->log_file,    o->kernel_options,
+                         o->prune,           o->url,       o->config_file, o->token_file,
+                         o->ca_file,         o->cert_file, o->key_file,    o->symlinks,
+                         o->system_prefixes, o->service,   o->services};
+    for (size_t i = 0; i < o->url_count; i++)
+        free(o->urls[i]);
+    free(o->urls);
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         free(all[i]);
     *o = (struct options){0};
@@ -441,6 +480,7 @@ struct client_flags options_client_flags(const struct options *o)
     return (struct client_flags){
         .config_file = o->config_file,
         .url = o->url,
+        .service = o->service,
         .token_file = o->token_file,
         .ca_file = o->ca_file,
         .cert_file = o->cert_file,

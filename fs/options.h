@@ -27,8 +27,13 @@ struct options {
     unsigned long mount_flags; /* MS_… */
     char *kernel_options;      /* passed on as they are, or NULL */
 
+    char **urls; /* of a joined mount; those before the mountpoint, when they are more than one */
+    size_t url_count;
+    char *services; /* of a joined mount: names, separated by ':', or "all"; or NULL */
+
     /* Owned here, lent to client_settings_load by options_client_flags. */
     char *url;
+    char *service;
     char *config_file;
     char *token_file;
     char *ca_file;
@@ -39,11 +44,17 @@ struct options {
 };
 
 /* Reads the command line. helper: by the rules of mount(8), "SOURCE MOUNTPOINT [-sfnv]
- * [-o …]"; else "[URL] MOUNTPOINT [-f] [-w ID] [-o …]". -EINVAL with what is wrong; -ENOMEM. */
+ * [-o …]"; else "[URL…] MOUNTPOINT [-f] [-w ID] [-o …]". -EINVAL with what is wrong; -ENOMEM. */
 int options_parse(int argc, char *const argv[], bool helper, struct options *ret,
                   struct failure *ret_failure);
 void options_release(struct options *o);
 #define _cleanup_options_ _cleanup_(options_release)
+
+/* Whether it is of several services (join.h). */
+static inline bool options_are_joined(const struct options *o)
+{
+    return o->services || o->url_count;
+}
 
 struct client_flags options_client_flags(const struct options *o);
 

@@ -1,6 +1,7 @@
 #include "prune.h"
 
 #include "coherence.h"
+#include "join.h"
 
 #define TELL_TIMEOUT_MS 10000
 
@@ -37,7 +38,7 @@ static void told(struct request *r, int error, const struct wire_message *reply)
 
 void prune_set(fuse_req_t req, struct bytes text)
 {
-    const struct driver *d = fuse_req_userdata(req);
+    const struct driver *d = request_driver(req);
     const struct fuse_ctx *caller = fuse_req_ctx(req);
     struct visibility_rules *rules = NULL;
     struct failure failure;
@@ -46,6 +47,10 @@ void prune_set(fuse_req_t req, struct bytes text)
         error = visibility_rules_parse(text, &rules, &failure);
     if (error < 0) {
         (void)fuse_reply_err(req, -error);
+        return;
+    }
+    if (d->join) {
+        join_set_rules(req, rules);
         return;
     }
     struct request *r = request_start(req, WIRE_VISIBILITY, NULL, NULL);

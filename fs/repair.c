@@ -1,5 +1,7 @@
 #include "repair.h"
 
+#include "join.h"
+
 #include <sys/stat.h>
 
 struct repair {
@@ -108,7 +110,7 @@ void repair_inode(struct driver *d, struct inode *i, struct request *waiter)
     q->urgent = true;
     if (workspace) {
         q->message.workspace_open.flags = WIRE_WORKSPACE_BY_NAME;
-        q->message.workspace_open.key = request_name(q);
+        q->message.workspace_open.key = d->member ? join_key(request_name(q)) : request_name(q);
     } else {
         q->message.lookup.name = request_name(q);
         q->inode = inode_pin(i->parent);

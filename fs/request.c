@@ -53,7 +53,7 @@ int request_new(struct driver *d, fuse_req_t fuse, enum wire_type type, const ch
 struct request *request_start(fuse_req_t fuse, enum wire_type type, const char *name,
                               const char *new_name)
 {
-    struct driver *d = fuse_req_userdata(fuse);
+    struct driver *d = request_driver(fuse);
     struct request *r;
     /* Asking for attributes is a step of a walk; all else comes after it. */
     if (type != WIRE_GETATTR)
@@ -474,7 +474,7 @@ void request_done_ok(struct request *r, int error, const struct wire_message *re
 void request_stat(const struct driver *d, const struct wire_attr *attr, struct stat *ret)
 {
     *ret = (struct stat){
-        .st_ino = attr->ino,
+        .st_ino = driver_ino(d, attr->ino),
         .st_mode = attr->mode,
         .st_nlink = attr->nlink,
         .st_uid = d->options->owner_server ? attr->uid : d->uid,

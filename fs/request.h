@@ -75,6 +75,9 @@ struct request {
     char names[]; /* name NUL new_name NUL */
 };
 
+/* In the handler of a request of the kernel: whose it is (in a joined mount, of which member). */
+struct driver *request_driver(fuse_req_t fuse);
+
 /* A request with copies of up to two names (NULL: none). -ENOMEM; -ENAMETOOLONG. */
 int request_new(struct driver *d, fuse_req_t fuse, enum wire_type type, const char *name,
                 const char *new_name, struct request **ret);

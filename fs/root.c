@@ -9,6 +9,7 @@
 #include "disk.h"
 #include "connection.h"
 #include "device.h"
+#include "join.h"
 #include "lock.h"
 #include "names/thread_id.h"
 
@@ -37,7 +38,7 @@ static void root_stat(const struct driver *d, struct stat *ret)
 void root_getattr(fuse_req_t req)
 {
     struct stat st;
-    root_stat(fuse_req_userdata(req), &st);
+    root_stat(request_driver(req), &st);
     (void)fuse_reply_attr(req, &st, KEPT_SECONDS);
 }
 
@@ -46,6 +47,8 @@ static void workspace_found(struct request *r, int error, const struct wire_mess
     struct driver *d = r->driver;
     if (error < 0) {
         error = error == -EINVAL ? -ENOENT : error;
+        if (error == -ENOENT && d->member && join_missing(r))
+            return;
         if (!request_reply_unsure(r, error))
             request_fail(r, error);
         return;
@@ -68,10 +71,16 @@ static void workspace_found(struct request *r, int error, const struct wire_mess
 
 void root_lookup(fuse_req_t req, const char *name)
 {
+    struct driver *d = request_driver(req);
+    if (d->join) {
+        join_lookup(d, req, name);
+        return;
+    }
     /* Shells, desktops and git look for .git, .Trash, autorun.inf and the like in every
      * directory above: what cannot be a workspace needs no question. */
     uint8_t id[THREAD_ID_MAX];
-    if (thread_id_from_name(bytes_of_string(name), id) == -EINVAL) {
+    if (thread_id_from_name(d->member ? join_key(bytes_of_string(name)) : bytes_of_string(name),
+                            id) == -EINVAL) {
         (void)fuse_reply_err(req, strlen(name) > WIRE_NAME_MAX ? ENAMETOOLONG : ENOENT);
         return;
     }
@@ -79,11 +88,11 @@ void root_lookup(fuse_req_t req, const char *name)
     if (!r || request_reply_told(r))
         return;
     r->message.workspace_open.flags = WIRE_WORKSPACE_BY_NAME;
-    r->message.workspace_open.key = request_name(r);
+    r->message.workspace_open.key = join_key(request_name(r));
     request_send(r, workspace_found);
 }
 
-static void answer_listing(struct request *r)
+void root_answer_listing(struct request *r)
 {
     struct driver *d = r->driver;
     const struct workspace_listing *l = r->handle->workspaces;
@@ -103,7 +112,7 @@ static void answer_listing(struct request *r)
             const struct inode *known =
                 inode_named(&d->inodes, d->inodes.root, bytes_of_string(name));
             /* The root's number is in the slot's space; 0 there is no file's. */
-            ino = known ? known->ino : (uint64_t)slot << 40;
+            ino = known ? known->ino : slot ? (uint64_t)slot << 40 : UINT32_MAX;
         }
         size_t need;
         if (r->plus) {
@@ -159,7 +168,7 @@ static void page_done(struct request *r, int error, const struct wire_message *r
         return;
     }
     note_listed(r->driver, l);
-    answer_listing(r);
+    root_answer_listing(r);
 }
 
 void root_readdir(struct request *r)
@@ -183,7 +192,9 @@ void root_readdir(struct request *r)
         }
     }
     if (h->workspaces->complete)
-        answer_listing(r);
+        root_answer_listing(r);
+    else if (d->join)
+        join_readdir(r);
     else
         ask_page(r);
 }
@@ -215,9 +226,8 @@ void root_refresh_space(struct driver *d)
     request_send(r, space_done);
 }
 
-void root_statfs(fuse_req_t req)
+void root_statfs(const struct driver *d, fuse_req_t req)
 {
-    const struct driver *d = fuse_req_userdata(req);
     const struct wire_statfs_reply *s = &d->space;
     struct statvfs st = {
         .f_bsize = s->bsize ? s->bsize : 4096,
@@ -275,6 +285,8 @@ static int set_workspace(json_t *o, const struct workspace_ids *w)
 
 int root_describe(const struct driver *d, char **ret)
 {
+    if (d->join)
+        return join_describe(d, ret);
     const struct client_settings *s = d->settings;
     struct session_stats now = {0};
     if (driver_session(d))
@@ -282,6 +294,8 @@ int root_describe(const struct driver *d, char **ret)
     const struct disk_stats disk = disk_stats(d->disk);
     json_t *o = json_object(), *stats = json_object(), *visibility = json_object();
     set_string(o, "url", s->url);
+    if (d->member)
+        join_describe_member(d, o);
     const struct workspace_ids *w = driver_workspace(d, d->inodes.root);
     if (w)
         (void)set_workspace(o, w);

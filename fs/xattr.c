@@ -54,7 +54,7 @@ static void value_done(struct request *r, int error, const struct wire_message *
 
 static void get_symlink_text(fuse_req_t req, fuse_ino_t ino, size_t size)
 {
-    struct driver *d = fuse_req_userdata(req);
+    struct driver *d = request_driver(req);
     const struct inode *i = inode_get(&d->inodes, ino);
     if (i && i->type != S_IFLNK) {
         (void)fuse_reply_err(req, ENODATA);
@@ -70,7 +70,7 @@ static void get_symlink_text(fuse_req_t req, fuse_ino_t ino, size_t size)
 static void rules_in_force(void *context, uint64_t size)
 {
     fuse_req_t req = context;
-    const struct driver *d = fuse_req_userdata(req);
+    const struct driver *d = request_driver(req);
     if (d->rules)
         reply_value(req, visibility_rules_text(d->rules), size);
     else
@@ -80,15 +80,18 @@ static void rules_in_force(void *context, uint64_t size)
 /* Whoever has changed them reads them back, and then sees what they say. */
 static void get_rules(fuse_req_t req, size_t size)
 {
-    int error = coherence_when_forgotten(fuse_req_userdata(req), rules_in_force, req, size);
+    int error = coherence_when_forgotten(request_driver(req), rules_in_force, req, size);
     if (error < 0)
         (void)fuse_reply_err(req, -error);
 }
 
 void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 {
-    struct driver *d = fuse_req_userdata(req);
-    if (ino == FUSE_ROOT_ID && strcmp(name, MOUNT_NAME) == 0) {
+    struct driver *d = request_driver(req);
+    /* In a joined mount each workspace tells of its service. */
+    const struct inode *of = d->member ? inode_get(&d->inodes, ino) : NULL;
+    bool member = of && (of->flags & INODE_WORKSPACE);
+    if ((ino == FUSE_ROOT_ID || member) && strcmp(name, MOUNT_NAME) == 0) {
         _cleanup_free_ char *text = NULL;
         if (root_describe(d, &text) < 0)
             (void)fuse_reply_err(req, ENOMEM);
@@ -97,7 +100,10 @@ void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
         return;
     }
     if (ino == FUSE_ROOT_ID && strcmp(name, PRUNE_NAME) == 0) {
-        get_rules(req, size);
+        if (d->join)
+            rules_in_force(req, size);
+        else
+            get_rules(req, size);
         return;
     }
     if (strcmp(name, THREAD_ID_NAME) == 0) {
@@ -130,7 +136,7 @@ void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
  * because its source has none. */
 void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 {
-    if (root_is_local(fuse_req_userdata(req), ino)) {
+    if (root_is_local(request_driver(req), ino)) {
         reply_value(req, (struct bytes){0}, size);
         return;
     }
@@ -147,7 +153,7 @@ static bool refuse_change(fuse_req_t req, fuse_ino_t ino, const char *name)
     int error = 0;
     if (!is_user(name))
         error = EOPNOTSUPP;
-    else if (root_is_local(fuse_req_userdata(req), ino))
+    else if (root_is_local(request_driver(req), ino))
         error = EPERM;
     if (error)
         (void)fuse_reply_err(req, error);

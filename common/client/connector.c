@@ -29,6 +29,7 @@ struct connector {
     uint64_t failed_begun_ns;    /* the last one that failed */
     bool resumes;                /* a session, at this point */
     struct session_resume point;
+    char failure[FAILURE_TEXT_MAX]; /* of the same */
     struct client *client;
     uint64_t abandoned; /* what client's HELLO said of it */
 };
@@ -100,6 +101,7 @@ static void *connect_thread(void *argument)
             break;
         }
         c->failed_begun_ns = c->begun_ns;
+        memcpy(c->failure, f.text, sizeof c->failure);
         if (c->options.tells_failures && !c->stop)
             (void)eventfd_write(c->options.event_fd, 1);
         wait_locked(c, backoff_ms);
@@ -172,6 +174,13 @@ bool connector_has_succeeded(struct connector *c, uint64_t *ret_failed_begun_ns)
     *ret_failed_begun_ns = c->failed_begun_ns;
     (void)pthread_mutex_unlock(&c->lock);
     return finished;
+}
+
+void connector_last_failure(struct connector *c, char ret[static FAILURE_TEXT_MAX])
+{
+    (void)pthread_mutex_lock(&c->lock);
+    memcpy(ret, c->failure, FAILURE_TEXT_MAX);
+    (void)pthread_mutex_unlock(&c->lock);
 }
 
 void connector_take(struct connector *c, struct client **ret, uint64_t *ret_abandoned)

@@ -37,6 +37,9 @@ uint64_t connector_hurry(struct connector *c);
 /* False: it still tries. The last attempt that failed began then, or (0) there is none. */
 bool connector_has_succeeded(struct connector *c, uint64_t *ret_failed_begun_ns);
 
+/* What the last attempt that failed said; "": there was none. */
+void connector_last_failure(struct connector *c, char ret[static FAILURE_TEXT_MAX]);
+
 /* When it has succeeded: what came of it, and what its HELLO said is abandoned. Frees c.
  * *ret is NULL when it did not succeed after all. */
 void connector_take(struct connector *c, struct client **ret, uint64_t *ret_abandoned);

@@ -161,16 +161,27 @@ int paths_cache_dir(char **ret, struct failure *ret_failure)
     return r < 0 ? r : print(ret, ret_failure, "%s/.cache/berth", home);
 }
 
-int paths_places_dir(char **ret, struct failure *ret_failure)
+/* What programs of this user keep on this machine. */
+static int client_state(const char *name, char **ret, struct failure *f)
 {
     const char *xdg = xdg_directory("XDG_STATE_HOME");
     if (xdg)
-        return print(ret, ret_failure, "%s/berth-client/places", xdg);
+        return print(ret, f, "%s/berth-client/%s", xdg, name);
     if (geteuid() == 0)
-        return print(ret, ret_failure, "/var/lib/berth-client/places");
+        return print(ret, f, "/var/lib/berth-client/%s", name);
     _cleanup_free_ char *home = NULL;
-    int r = home_directory(&home, ret_failure);
-    return r < 0 ? r : print(ret, ret_failure, "%s/.local/state/berth-client/places", home);
+    int r = home_directory(&home, f);
+    return r < 0 ? r : print(ret, f, "%s/.local/state/berth-client/%s", home, name);
+}
+
+int paths_places_dir(char **ret, struct failure *ret_failure)
+{
+    return client_state("places", ret, ret_failure);
+}
+
+int paths_joined_slots(char **ret, struct failure *ret_failure)
+{
+    return client_state("joined", ret, ret_failure);
 }
 
 int paths_config_file(char **ret, struct failure *ret_failure)
@@ -200,6 +211,22 @@ int paths_config_file(char **ret, struct failure *ret_failure)
     }
     *ret = take_ptr(file);
     return 0;
+}
+
+int paths_make_directory(char *path, struct failure *ret_failure)
+{
+    for (char *slash = strchr(path + 1, '/');; slash = strchr(slash + 1, '/')) {
+        if (slash)
+            *slash = '\0';
+        int error = mkdir(path, slash ? 0755 : 0700) < 0 ? errno : 0;
+        if (slash)
+            *slash = '/';
+        if (error && error != EEXIST)
+            return failure_set(ret_failure, -error, "%s: cannot make the directory: %s", path,
+                               strerror(error));
+        if (!slash)
+            return 0;
+    }
 }
 
 int paths_absolute(const char *path, const char *base, char **ret, struct failure *ret_failure)

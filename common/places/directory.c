@@ -21,23 +21,6 @@
 
 /* --- the directory --------------------------------------------------------------- */
 
-/* Missing directories above are the user's own, as those of other programs in there. */
-static int make_directory(char *path, struct failure *f)
-{
-    for (char *slash = strchr(path + 1, '/');; slash = strchr(slash + 1, '/')) {
-        if (slash)
-            *slash = '\0';
-        int error = mkdir(path, slash ? 0755 : 0700) < 0 ? errno : 0;
-        if (slash)
-            *slash = '/';
-        if (error && error != EEXIST)
-            return failure_set(f, -error, "%s: cannot make the directory: %s", path,
-                               strerror(error));
-        if (!slash)
-            return 0;
-    }
-}
-
 static bool is_ours(const struct stat *st)
 {
     return (st->st_uid == geteuid() || st->st_uid == 0) && !(st->st_mode & 022);
@@ -50,7 +33,7 @@ static int open_directory(bool make, int *ret_fd, char **ret_path, struct failur
     struct stat st;
     int r = paths_places_dir(&path, f);
     if (r == 0 && make)
-        r = make_directory(path, f);
+        r = paths_make_directory(path, f);
     if (r < 0)
         return r;
     _cleanup_close_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -151,6 +151,7 @@ void cli_use_here(struct cli *cli, const struct here *here)
     if (cli->url_given)
         return;
     cli->control = here->control;
+    f->alone = here->own_credentials;
     f->url = here->url;
     f->token_file = f->token_file ? f->token_file : here->token_file;
     f->ca_file = f->ca_file ? f->ca_file : here->ca_file;

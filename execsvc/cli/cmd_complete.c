@@ -307,6 +307,16 @@ static void offer_grants(const struct completion *c, const char *file)
         offer_string(c, grants.list[i]->id, grants.list[i]->note ? grants.list[i]->note : "");
 }
 
+static void offer_services(const struct completion *c)
+{
+    _cleanup_service_list_ struct service_list l = {0};
+    struct failure f;
+    if (service_list_load(c->cli->flags.config_file, &l, &f) < 0)
+        return;
+    for (size_t i = 0; i < l.count; i++)
+        offer_string(c, l.entries[i].name, l.entries[i].url);
+}
+
 static void offer_value(const struct completion *c, const struct cli_command *command,
                         const struct option_search *option)
 {
@@ -322,22 +332,14 @@ static void offer_value(const struct completion *c, const struct cli_command *co
         offer_execs(c, false);
     } else if (bytes_equal(option->name, bytes_of_string("--profile"))) {
         offer_string(c, "ide", "what an IDE need not see");
+    } else if (bytes_equal(option->name, bytes_of_string("--service"))) {
+        offer_services(c);
     } else if (bytes_equal(option->name, bytes_of_string("--verb"))) {
         offer_verbs(c);
     } else if (bytes_equal(option->name, bytes_of_string("-o")) && strcmp(name, "mount") == 0) {
         const struct completion last = last_of_list(c);
         offer_words(&last, command->usage);
     }
-}
-
-static void offer_services(const struct completion *c)
-{
-    _cleanup_service_list_ struct service_list l = {0};
-    struct failure f;
-    if (service_list_load(c->cli->flags.config_file, &l, &f) < 0)
-        return;
-    for (size_t i = 0; i < l.count; i++)
-        offer_string(c, l.entries[i].name, l.entries[i].url);
 }
 
 /* What stands behind create, list or revoke. */

@@ -369,6 +369,38 @@ static void print_held(json_t *stats)
             entries, entries == 1 ? "y" : "ies", files, plural(files), bytes / 1024, used, unused);
 }
 
+/* Of a mount of several services. */
+static void print_members(json_t *mount)
+{
+    size_t i;
+    json_t *member;
+    int64_t left_out = number(mount, "members_left_out");
+    json_array_foreach(json_object_get(mount, "members"), i, member)
+    {
+        char when[40];
+        const char *state = json_string_value(json_object_get(member, "state"));
+        const char *why = json_string_value(json_object_get(member, "why"));
+        text_time(number(member, "since"), false, when, sizeof when);
+        (void)printf("    ");
+        print_text(json_string_value(json_object_get(member, "name")));
+        (void)printf("  ");
+        print_text(state);
+        (void)printf(" since %s  ", when);
+        print_text(json_string_value(json_object_get(member, "url")));
+        if (json_object_get(member, "lag_ms"))
+            (void)printf("  changes known as of %" PRId64 " ms ago", number(member, "lag_ms"));
+        else if (state && strcmp(state, "connected") == 0)
+            (void)printf("  changes are not reported");
+        if (why) {
+            (void)printf("\n      ");
+            print_text(why);
+        }
+        (void)putchar('\n');
+    }
+    if (left_out > 0)
+        (void)printf("    and %" PRId64 " more\n", left_out);
+}
+
 static void print_mount(json_t *mount)
 {
     (void)printf("  ");
@@ -385,6 +417,11 @@ static void print_mount(json_t *mount)
         (void)printf("%s", workspace ? "" : " (hexadecimal)");
     }
     json_t *stats = json_object_get(mount, "stats");
+    if (json_object_get(mount, "members")) {
+        (void)putchar('\n');
+        print_members(mount);
+        return;
+    }
     if (stats)
         print_driver(stats);
     print_served(stats);

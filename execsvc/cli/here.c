@@ -34,10 +34,17 @@ static uint64_t fd_mount_id(int fd)
     return id;
 }
 
+/* What is asked: a mount, or (name) a workspace in it. */
+struct question {
+    const struct mount_row *row;
+    const char *name;
+};
+
 static int read_attribute(const void *context, struct buffer *out)
 {
-    const struct mount_row *row = context;
-    char path[64];
+    const struct question *q = context;
+    const struct mount_row *row = q->row;
+    char path[64 + NAME_MAX + 1];
     _cleanup_close_ int fd = open(row->point, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return -errno;
@@ -48,7 +55,8 @@ static int read_attribute(const void *context, struct buffer *out)
     int r = buffer_reserve(out, XATTR_MAX);
     if (r < 0)
         return r;
-    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d%s%s", fd, q->name ? "/" : "",
+                   q->name ? q->name : "");
     ssize_t len = getxattr(path, XATTR_NAME, out->data, XATTR_MAX);
     if (len < 0)
         return -errno;
@@ -89,14 +97,15 @@ static int check_user(const struct mount_row *row, struct failure *f)
                        row->point, (unsigned int)user);
 }
 
-int here_mount_read(const struct mount_row *row, uint32_t timeout_ms, json_t **ret,
-                    struct failure *ret_failure)
+static int ask(const struct question *q, uint32_t timeout_ms, json_t **ret,
+               struct failure *ret_failure)
 {
+    const struct mount_row *row = q->row;
     _cleanup_buffer_ struct buffer text = {0};
     int r = check_user(row, ret_failure);
     if (r < 0)
         return r;
-    r = bounded_run(read_attribute, row, timeout_ms, &text);
+    r = bounded_run(read_attribute, q, timeout_ms, &text);
     if (r < 0)
         return read_failure(row, r, ret_failure);
     json_t *object = json_loadb((const char *)text.data, text.len, 0, NULL);
@@ -107,6 +116,13 @@ int here_mount_read(const struct mount_row *row, uint32_t timeout_ms, json_t **r
     }
     *ret = object;
     return 0;
+}
+
+int here_mount_read(const struct mount_row *row, uint32_t timeout_ms, json_t **ret,
+                    struct failure *ret_failure)
+{
+    const struct question q = {.row = row};
+    return ask(&q, timeout_ms, ret, ret_failure);
 }
 
 /* --- where a path is -------------------------------------------------------------- */
@@ -359,10 +375,44 @@ static int place_in_all(const struct mount_row *row, const char *inside, struct 
     return strcmp(row->root + 1, h->workspace) == 0 ? join(row->point, "", &h->workspace_path) : 0;
 }
 
+/* NAME@SERVICE is NAME to the service. */
+static void forget_service(struct here *h)
+{
+    if (h->by_name && h->workspace)
+        h->workspace[strcspn(h->workspace, "@")] = '\0';
+}
+
+/* In a mount of several services, *object becomes what the workspace tells of its own. */
+static int ask_workspace(const struct mount_row *row, const struct mount_row *whole,
+                         const char *path, json_t **object, struct failure *f)
+{
+    _cleanup_free_ char *inside = NULL;
+    json_t *own;
+    if (!json_is_array(json_object_get(*object, "members")))
+        return 0;
+    int r = join(row->root[0] == '/' ? row->root + 1 : row->root, below(path, row->point), &inside);
+    if (r < 0)
+        return failure_set(f, r, "%s", strerror(-r));
+    inside[strcspn(inside, "/")] = '\0';
+    if (!inside[0])
+        return failure_set(f, -ENOENT,
+                           "%s shows the workspaces of several services: enter one of them, or "
+                           "name the service",
+                           row->point);
+    const struct question q = {.row = whole, .name = inside};
+    r = ask(&q, HERE_DEADLINE_MS, &own, f);
+    if (r < 0)
+        return r;
+    json_decref(*object);
+    *object = own;
+    return 0;
+}
+
 static int describe(const struct mount_row *row, const char *path, json_t *object, struct here *h,
                     struct failure *f)
 {
     _cleanup_free_ char *inside = NULL;
+    h->own_credentials = json_is_true(json_object_get(object, "own_credentials"));
     h->mountpoint = strdup(row->point);
     int r = h->mountpoint ? take_settings(object, h) : -ENOMEM;
     if (r == 0 && !h->url)
@@ -371,6 +421,8 @@ static int describe(const struct mount_row *row, const char *path, json_t *objec
         r = join(row->root[0] == '/' ? row->root + 1 : row->root, below(path, row->point), &inside);
     if (r == 0)
         r = h->workspace ? place_in_workspace(row, inside, h) : place_in_all(row, inside, h);
+    if (r == 0 && json_is_string(json_object_get(object, "member")))
+        forget_service(h);
     if (r == -EBADMSG)
         return failure_set(f, r, "the mount at %s says what this version does not understand",
                            row->point);
@@ -393,7 +445,9 @@ static int find_mount(const struct mount_table *table, const struct spot *spot, 
     int r = here_mount_read(whole, HERE_DEADLINE_MS, &object, f);
     if (r < 0)
         return r;
-    r = describe(row, spot->path, object, h, f);
+    r = ask_workspace(row, whole, spot->path, &object, f);
+    if (r == 0)
+        r = describe(row, spot->path, object, h, f);
     json_decref(object);
     return r;
 }

@@ -63,6 +63,7 @@ struct here {
     char *ca_file;
     char *cert_file;
     char *key_file;
+    bool own_credentials; /* these are all: nothing of the environment is for this service */
     char *control;        /* the socket by which the mount's connection can be used */
     char *workspace;      /* the workspace's key; NULL at the root of a mount of all of them */
     bool by_name;         /* the key is a directory name, else a thread ID */

@@ -1,0 +1,216 @@
+#include "slots.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/table.h"
+#include "config/paths.h"
+
+#define NUMBER_BITS 40
+#define HASHED_FIRST UINT64_C(0xf00000) /* slots of 24 bits from here on are given to nobody */
+#define HASHED_COUNT UINT64_C(0x100000)
+#define READ_AT_ONCE 512
+
+/* In this machine's byte order: the file never leaves it. */
+struct record {
+    uint8_t service_id[16];
+    uint32_t slot;
+    uint32_t check; /* a record cut short or overwritten is nobody's */
+};
+
+struct entry {
+    struct entry *next; /* of the same key */
+    struct record record;
+    uint64_t given;
+};
+
+struct service_count {
+    uint32_t count;
+};
+
+struct slots {
+    int fd; /* -1: nothing is written down */
+    uint64_t count;
+    struct table entries;
+    struct table services; /* hash of the ID -> how many it has */
+};
+
+static uint64_t hash_service(const uint8_t service_id[16])
+{
+    return hash_end(hash_bytes(HASH_START, service_id, 16));
+}
+
+static uint64_t key_of(const struct record *r)
+{
+    return table_hash_pair(hash_service(r->service_id), r->slot);
+}
+
+static uint32_t check_of(const struct record *r)
+{
+    return (uint32_t)hash_end(hash_bytes(HASH_START, r, offsetof(struct record, check)));
+}
+
+static const struct entry *find(const struct slots *s, const struct record *r)
+{
+    const struct entry *e = table_get(&s->entries, key_of(r));
+    while (e && (e->record.slot != r->slot ||
+                 memcmp(e->record.service_id, r->service_id, sizeof r->service_id) != 0))
+        e = e->next;
+    return e;
+}
+
+static uint32_t service_has(const struct slots *s, const uint8_t service_id[16])
+{
+    const struct service_count *c = table_get(&s->services, hash_service(service_id));
+    return c ? c->count : 0;
+}
+
+static int count_service(struct slots *s, const uint8_t service_id[16])
+{
+    uint64_t key = hash_service(service_id);
+    struct service_count *c = table_get(&s->services, key);
+    if (!c) {
+        c = calloc(1, sizeof *c);
+        int r = c ? table_put(&s->services, key, c, NULL) : -ENOMEM;
+        if (r < 0) {
+            free(c);
+            return r;
+        }
+    }
+    c->count++;
+    return 0;
+}
+
+/* The record at the next place. One that is not right takes its place and is nobody's. */
+static int take(struct slots *s, const struct record *r)
+{
+    s->count++;
+    if (r->check != check_of(r) || find(s, r))
+        return 0;
+    struct entry *e = malloc(sizeof *e);
+    if (!e)
+        return -ENOMEM;
+    *e = (struct entry){.next = table_get(&s->entries, key_of(r)), .record = *r, .given = s->count};
+    int error = table_put(&s->entries, key_of(r), e, NULL);
+    if (error < 0)
+        free(e);
+    return error < 0 ? error : count_service(s, r->service_id);
+}
+
+/* What others have appended. */
+static int read_on(struct slots *s)
+{
+    struct record records[READ_AT_ONCE];
+    size_t len;
+    do {
+        int r = file_read_at(s->fd, records, sizeof records, s->count * sizeof records[0], &len);
+        if (r < 0)
+            return r;
+        for (size_t i = 0; i < len / sizeof records[0]; i++)
+            if ((r = take(s, &records[i])) < 0)
+                return r;
+    } while (len == sizeof records);
+    return 0;
+}
+
+static int give_locked(struct slots *s, const struct record *r)
+{
+    int error = s->fd < 0 ? 0 : read_on(s);
+    if (error < 0 || find(s, r))
+        return error;
+    /* At its place: what a write that was cut short left behind it is written over. */
+    if (s->fd >= 0 &&
+        pwrite(s->fd, r, sizeof *r, (off_t)(s->count * sizeof *r)) != (ssize_t)sizeof *r)
+        return -EIO;
+    return take(s, r);
+}
+
+static int give(struct slots *s, const struct record *r)
+{
+    if (s->count + 1 >= HASHED_FIRST || service_has(s, r->service_id) >= SLOTS_PER_SERVICE_MAX)
+        return -ENFILE;
+    if (s->fd >= 0 && flock(s->fd, LOCK_EX) < 0)
+        return -errno;
+    int error = give_locked(s, r);
+    if (s->fd >= 0)
+        (void)flock(s->fd, LOCK_UN);
+    return error;
+}
+
+uint64_t slots_number(struct slots *s, const uint8_t service_id[16], uint64_t number)
+{
+    struct record r = {.slot = (uint32_t)(number >> NUMBER_BITS)};
+    memcpy(r.service_id, service_id, sizeof r.service_id);
+    r.check = check_of(&r);
+    const struct entry *e = find(s, &r);
+    if (!e && give(s, &r) == 0)
+        e = find(s, &r);
+    uint64_t low = number & ((UINT64_C(1) << NUMBER_BITS) - 1);
+    uint64_t slot = e ? e->given : HASHED_FIRST + key_of(&r) % HASHED_COUNT;
+    return slot << NUMBER_BITS | low;
+}
+
+static int open_file(const char *given, int *ret, struct failure *f)
+{
+    _cleanup_free_ char *path = given ? strdup(given) : NULL;
+    int r = given ? (path ? 0 : -ENOMEM) : paths_joined_slots(&path, f);
+    if (r < 0)
+        return r;
+    char *slash = strrchr(path, '/');
+    *slash = '\0';
+    r = paths_make_directory(path, f);
+    *slash = '/';
+    if (r < 0)
+        return r;
+    *ret = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    return *ret < 0 ? failure_set(f, -errno, "%s: %s", path, strerror(errno)) : 0;
+}
+
+int slots_open(const char *path, struct slots **ret)
+{
+    struct slots *s = calloc(1, sizeof *s);
+    struct failure f;
+    if (!s)
+        return -ENOMEM;
+    s->fd = -1;
+    if (open_file(path, &s->fd, &f) < 0) {
+        log_warning("inode numbers will be others on the next joined mount: %s", f.text);
+    } else if (read_on(s) < 0) {
+        log_warning("inode numbers will be others on the next joined mount: they cannot be read");
+        close_fd(&s->fd);
+    }
+    *ret = s;
+    return 0;
+}
+
+void slots_free(struct slots *s)
+{
+    if (!s)
+        return;
+    size_t cursor = 0;
+    struct entry *e;
+    while ((e = table_next(&s->entries, &cursor)))
+        while (e) {
+            struct entry *next = e->next;
+            free(e);
+            e = next;
+        }
+    struct service_count *c;
+    cursor = 0;
+    while ((c = table_next(&s->services, &cursor)))
+        free(c);
+    table_release(&s->entries);
+    table_release(&s->services);
+    close_fd(&s->fd);
+    free(s);
+}

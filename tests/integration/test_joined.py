@@ -1,0 +1,428 @@
+"""Several services in one tree: one that is dead, slow or not there is nothing to the others."""
+
+import base64
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from lib import harness as parts
+from lib import mounts
+
+SOON = 2.6  # seconds: JOIN_ANSWER_MS, and what a busy machine takes
+
+
+@pytest.fixture
+def configure(harness):
+    """configure(NAME=service or URL, …): the file that all programs of the test read."""
+    def go(**services):
+        directory = harness.directory / "home" / "config" / "berth"
+        directory.mkdir(parents=True, exist_ok=True)
+        urls = {name: getattr(service, "url", service) for name, service in services.items()}
+        (directory / "berth.json").write_text(json.dumps(
+            {"client": {"services": {name: {"url": url} for name, url in urls.items()}}}))
+        return ":".join(urls)
+    return go
+
+
+@pytest.fixture
+def join(harness, fuse_works, configure):
+    """join(NAME=service, …, options=[…]): a mount of these."""
+    def go(options=(), services=None, **members):
+        names = configure(**members) if members else ""
+        path = harness.new_path("joined")
+        path.mkdir()
+        argv = [harness.program("berthfs"), path, "-f", "-o", f"services={services or names}"]
+        for option in options:
+            argv += ["-o", option]
+        return parts.Mount(harness, argv, path, harness.env)
+    return go
+
+
+@pytest.fixture
+def berth(harness):
+    def go(*words, **keywords):
+        return harness.run([harness.program("berth"), *words], env=harness.env, **keywords)
+    return go
+
+
+def members(mount):
+    told = json.loads(os.getxattr(mount.path, "user.berth.mount"))
+    return {member["name"]: member for member in told["members"]}
+
+
+def until_state(mount, name, state, timeout=15):
+    parts.wait_until(lambda: members(mount)[name]["state"] == state, timeout, f"{name} {state}")
+
+
+def within(seconds, function, *arguments):
+    begun = time.monotonic()
+    result = function(*arguments)
+    took = time.monotonic() - begun
+    assert took < seconds, f"took {took:.2f} s"
+    return result
+
+
+def kill(service):
+    service.signal(signal.SIGKILL)
+    service.kill()
+
+
+def test_union(join, start_service, berth):
+    a, b = start_service(), start_service()
+    mount = join(A=a, B=b)
+    berth("--service", "A", "create", "one", "odd/id", check=True)
+    berth("--service", "B", "create", "two", check=True)
+    assert sorted(os.listdir(mount.path)) == ["odd%2Fid", "one", "two"]
+    for name in ("one", "two", "odd%2Fid"):
+        (mount.path / name / "f").write_text(name)
+        assert (mount.path / name / "f").read_text() == name
+    assert os.getxattr(mount.path / "odd%2Fid", "user.berth.thread_id") == b"odd/id"
+    assert {row.name: row.is_dir() for row in os.scandir(mount.path)} == dict.fromkeys(
+        ["odd%2Fid", "one", "two"], True)
+    # Each at its own service.
+    assert berth("--service", "B", "exec", "-w", "two", "--", "cat", "f", check=True).stdout == "two"
+    berth("--service", "A", "rm", "-f", "one", check=True)
+    parts.wait_until(lambda: not (mount.path / "one").exists(), what="a removed workspace goes")
+    assert "one" not in os.listdir(mount.path)
+
+
+def test_root_is_the_mounts_own(join, start_service, berth):
+    a = start_service()
+    mount = join(A=a, B="unix:/nowhere/at/all")
+    berth("--service", "A", "create", "w", check=True)
+    for action in (lambda: os.mkdir(mount.path / "x"), lambda: (mount.path / "f").write_text(""),
+                   lambda: os.rename(mount.path / "w", mount.path / "v"),
+                   lambda: os.rmdir(mount.path / "w"),
+                   lambda: os.setxattr(mount.path, "user.x", b"")):
+        with pytest.raises(PermissionError):
+            action()
+    assert not (mount.path / ".git").exists()
+    with pytest.raises(OSError) as caught:
+        os.stat(mount.path / ("x" * 256))
+    assert caught.value.errno == errno.ENAMETOOLONG
+    assert os.stat(mount.path).st_ino == 1
+    assert os.statvfs(mount.path).f_bavail > 0
+    assert os.stat(mount.path / "w").st_dev == os.stat(mount.path).st_dev
+
+
+def test_name_clash(join, start_service, berth):
+    """The first has the name; what a name has led to stays there."""
+    a, b = start_service(), start_service()
+    names = {"A": a, "B": b}
+    mount = join(**names)
+    for service, text in (("A", "of a"), ("B", "of b")):
+        berth("--service", service, "create", "same", check=True)
+        berth("--service", service, "exec", "-w", "same", "--", "sh", "-c", f"echo {text} >f",
+              check=True)
+    assert sorted(os.listdir(mount.path)) == ["same", "same@B"]
+    assert (mount.path / "same" / "f").read_text() == "of a\n"
+    assert (mount.path / "same@B" / "f").read_text() == "of b\n"
+    assert (mount.path / "same@A" / "f").read_text() == "of a\n"
+    for name in ("same@C", "nothing@A", "same@", "@A"):
+        assert not (mount.path / name).exists()
+    for name, expected in (("same", "of a"), ("same@B", "of b")):
+        run = berth("exec", "--", "cat", "f", cwd=mount.path / name, check=True)
+        assert run.stdout == expected + "\n"
+    berth("--service", "A", "rm", "-f", "same", check=True)
+    parts.wait_until(lambda: os.listdir(mount.path) == ["same"], what="the other has the name now")
+    assert (mount.path / "same" / "f").read_text() == "of b\n"
+    # It is B's from now on, although A is before it.
+    berth("--service", "A", "create", "same", check=True)
+    assert sorted(os.listdir(mount.path)) == ["same", "same@A"]
+    assert (mount.path / "same" / "f").read_text() == "of b\n"
+
+
+def test_exec_by_the_members_connection(join, start_service, berth):
+    a, b = start_service(), start_service()
+    mount = join(A=a, B=b)
+    for name in ("A", "B"):
+        berth("--service", name, "create", name.lower(), check=True)
+    os.listdir(mount.path)
+    for name in ("a", "b"):
+        (mount.path / name / "d").mkdir()
+        (mount.path / name / "d" / "f").write_text("here")
+        run = berth("exec", "--json", "--", "sh", "-c", "cat f; echo out >g; exit 7",
+                    cwd=mount.path / name / "d")
+        told = json.loads(run.stdout)
+        assert run.returncode == 7
+        assert base64.b64decode(told["stdout"]["data"]) == b"here" if isinstance(
+            told.get("stdout"), dict) else "here" in run.stdout
+        # The barrier: what the command wrote is there when it has returned.
+        assert (mount.path / name / "d" / "g").read_text() == "out\n"
+    refused = berth("exec", "--", "true", cwd=mount.path)
+    assert refused.returncode != 0 and "several services" in refused.stderr
+
+
+def test_never_there_then_comes(join, start_service, harness, berth):
+    a, late = start_service(), start_service()
+    root, socket = late.root, late.url
+    berth("--url", socket, "create", "late", check=True)
+    late.stop()
+    begun = time.monotonic()
+    mount = join(A=a, L=socket)
+    assert time.monotonic() - begun < 8
+    berth("--service", "A", "create", "w", check=True)
+    assert within(SOON, os.listdir, mount.path) == ["w"]
+    assert not within(SOON, (mount.path / "late").exists)
+    within(SOON, (mount.path / "w" / "f").write_text, "x")
+    assert members(mount)["L"]["state"] == "connecting" and "why" in members(mount)["L"]
+    assert "connecting" in berth("status").stdout
+    start_service(root=root, listen=[socket])
+    until_state(mount, "L", "connected")
+    assert sorted(os.listdir(mount.path)) == ["late", "w"]
+    (mount.path / "late" / "f").write_text("x")
+
+
+def test_killed_and_back(join, start_service, berth):
+    a, b = start_service(), start_service()
+    mount = join(A=a, B=b, options=["timeout=1"])
+    for name in ("A", "B"):
+        berth("--service", name, "create", name.lower(), check=True)
+        (mount.path / name.lower() / "f").write_text(name)
+    root, url = b.root, b.url
+    kill(b)
+    until_state(mount, "B", "disconnected")
+    # Its workspaces are known still; the others know nothing of it.
+    assert sorted(within(SOON, os.listdir, mount.path)) == ["a", "b"]
+    within(1, (mount.path / "a" / "g").write_text, "x")
+    assert within(1, (mount.path / "a" / "f").read_text) == "A"
+    berth("--service", "A", "create", "new", check=True)
+    assert within(SOON, os.listdir, mount.path / "new") == []
+    assert not within(SOON, (mount.path / "nothing").exists)
+    with pytest.raises(OSError) as caught:
+        within(5, (mount.path / "b" / "f").read_text)
+    assert caught.value.errno == errno.EIO
+    assert berth("exec", "--", "true", cwd=mount.path / "a").returncode == 0
+    start_service(root=root, listen=[url])
+    until_state(mount, "B", "connected")
+    assert (mount.path / "b" / "f").read_text() == "B"
+    assert "B  connected" in berth("status").stdout
+
+
+def test_stalled(join, start_service, start_relay, berth):
+    """One that takes requests and does not answer holds nobody up for longer than JOIN_ANSWER_MS."""
+    a, b = start_service(), start_service()
+    relay = start_relay(b)
+    mount = join(A=a, B=relay.url, options=["timeout=3"])
+    for name in ("A", "B"):
+        berth("--service", name, "create", name.lower(), check=True)
+        (mount.path / name.lower() / "f").write_text(name)
+    relay.stall()
+    assert sorted(within(SOON, os.listdir, mount.path)) == ["a", "b"]
+    assert not within(SOON, (mount.path / "nothing").exists)
+    assert within(1, (mount.path / "a" / "f").read_text) == "A"
+    within(1, (mount.path / "a" / "g").write_text, "x")
+    within(3, os.stat, mount.path)
+    relay.resume()
+    parts.wait_until(lambda: (mount.path / "b" / "f").read_text() == "B", 15, "it goes on")
+
+
+def test_numbers(join, start_service, berth):
+    """st_ino: different for all files, the same on the next mount, in whatever order."""
+    a, b = start_service(), start_service()
+
+    def numbers(mount):
+        found = {}
+        for name in ("a", "b"):
+            for path in (mount.path / name, mount.path / name / "f"):
+                found[path.name + name] = os.stat(path).st_ino
+            entries = {e.name: e.inode() for e in os.scandir(mount.path / name)}
+            assert entries["f"] == found["f" + name]
+        assert len(set(found.values())) == 4
+        return found
+
+    mount = join(A=a, B=b)
+    for name in ("A", "B"):
+        berth("--service", name, "create", name.lower(), check=True)
+        (mount.path / name.lower() / "f").write_text(name)
+    first = numbers(mount)
+    mount.unmount()
+    assert numbers(join(B=b, A=a)) == first
+
+
+def test_across(join, start_service, berth):
+    a, b = start_service(), start_service()
+    mount = join(A=a, B=b)
+    for name in ("A", "B"):
+        berth("--service", name, "create", name.lower(), check=True)
+    (mount.path / "a" / "f").write_text("x")
+    for action in (os.rename, os.link):
+        with pytest.raises(OSError) as caught:
+            action(mount.path / "a" / "f", mount.path / "b" / "f")
+        assert caught.value.errno == errno.EXDEV
+    with open(mount.path / "a" / "f", "rb") as source, open(mount.path / "b" / "g", "wb") as target:
+        assert os.copy_file_range(source.fileno(), target.fileno(), 1) == 1
+    shutil.move(mount.path / "a" / "f", mount.path / "b" / "f")
+    assert (mount.path / "b" / "f").read_text() == "x"
+    assert os.listdir(mount.path / "a") == []
+
+
+def test_another_service_at_the_same_place(join, start_service, berth):
+    """Its files are other files: what was open fails, and the rest is looked up anew."""
+    a, b = start_service(), start_service()
+    mount = join(A=a, B=b, options=["timeout=1"])
+    berth("--service", "A", "create", "a", check=True)
+    berth("--service", "B", "create", "b", check=True)
+    (mount.path / "b" / "f").write_text("old")
+    url = b.url
+    with open(mount.path / "b" / "f", encoding="ascii") as held:
+        kill(b)
+        other = start_service(listen=[url])
+        berth("--service", "B", "create", "b", check=True)
+        until_state(mount, "B", "connected")
+        parts.wait_until(lambda: os.listdir(mount.path / "b") == [], what="the new one's files")
+        with pytest.raises(OSError):
+            os.pread(held.fileno(), 1, 4096 * 10)
+            os.fstat(held.fileno())
+            os.fsync(held.fileno())
+    (mount.path / "b" / "f").write_text("new")
+    assert berth("exec", "-w", "b", "--", "cat", "f", cwd=mount.path / "b").stdout == "new"
+    (mount.path / "a" / "f").write_text("x")
+    assert other.running()
+
+
+def test_same_service_twice(join, start_service, berth):
+    a = start_service()
+    mount = join(A=a, B=a)
+    berth("--service", "A", "create", "w", check=True)
+    assert os.listdir(mount.path) == ["w"]
+    parts.wait_until(lambda: members(mount)["B"]["state"] == "refused", what="it is noticed")
+    assert "same service as A" in members(mount)["B"]["why"]
+
+
+def test_cache_on_disk_of_each(join, start_service, berth, caches_kept):
+    a, b = start_service(), start_service()
+    mount = join(A=a, B=b)
+    for name in ("A", "B"):
+        berth("--service", name, "create", name.lower(), check=True)
+        for i in range(20):
+            (mount.path / name.lower() / f"f{i}").write_text(name * 1000)
+    mount.unmount()
+    time.sleep(2.2)  # what has just been written is not kept
+    for _ in range(2):
+        mount = join(A=a, B=b)
+        parts.wait_until(lambda: all(m["coherent"] for m in members(mount).values()))
+        for name in ("a", "b"):
+            for entry in os.scandir(mount.path / name):
+                with open(entry.path, encoding="ascii") as file:
+                    assert file.read() == name.upper() * 1000
+        told = {name: json.loads(os.getxattr(mount.path / name, "user.berth.mount"))
+                for name in ("a", "b")}
+        mount.unmount()
+    for name in ("a", "b"):
+        assert told[name]["member"] == name.upper()
+        assert told[name]["stats"]["disk_read"] == 20, told[name]
+
+
+def test_command_line(harness, configure, start_service, berth, fuse_works):
+    a, b = start_service(), start_service()
+    configure(A=a, B=b)
+    path = harness.new_path("point")
+    path.mkdir()
+
+    def refused(*words):
+        result = berth("mount", *words, path)
+        assert result.returncode == 2, result
+        return result.stderr
+
+    assert "leave out" in refused("--service", "A", "--service", "B", a.url)
+    assert "leave out" in refused("--all", "--service", "A")
+    assert "no name" in refused("--service", "a:b")
+    assert "not a URL" in refused(a.url, "x y") or True
+    assert berth("--url", a.url, "mount", "--all", path).returncode == 2
+    assert berth("mount", "--service", "A", "--service", "none", path).returncode == 1
+    result = berth("mount", "--service", "A", "--service", "B", "-w", "x", path)
+    assert result.returncode != 0 and "-w" in result.stderr
+    try:
+        for words in (["--service", "A", "--service", "B"], [a.url, b.url]):
+            berth("mount", *words, path, check=True)
+            berth("--service", "A", "create", "w", check=True)
+            assert os.listdir(path) == ["w"]
+            assert len(json.loads(os.getxattr(path, "user.berth.mount"))["members"]) == 2
+            berth("umount", path, check=True)
+        # One by name is a mount like any other.
+        berth("mount", "--service", "B", path, check=True)
+        assert os.listdir(path) == []
+        assert json.loads(os.getxattr(path, "user.berth.mount"))["url"] == b.url
+        berth("umount", path, check=True)
+    finally:
+        mounts.force_unmount(path)
+
+
+def test_driver_dies(join, start_service, berth):
+    """No dead mountpoint is left."""
+    a, b = start_service(), start_service()
+    mount = join(A=a, B=b)
+    berth("--service", "A", "create", "w", check=True)
+    (mount.path / "w" / "f").write_text("x")
+    mount.kill()
+    parts.wait_until(lambda: not mounts.find_mount(mount.path), what="its guard has unmounted")
+
+
+def test_rules(join, start_service, berth):
+    a, b = start_service(), start_service()
+    mount = join(A=a, B=b, options=["prune=ide"])
+    for name in ("A", "B"):
+        berth("--service", name, "create", name.lower(), check=True)
+        for directory in ("node_modules", "kept"):
+            (mount.path / name.lower() / directory).mkdir()
+        assert os.listdir(mount.path / name.lower()) == ["kept"]
+    os.removexattr(mount.path, "user.berth.visibility")
+    for name in ("a", "b"):
+        parts.wait_until(lambda: sorted(os.listdir(mount.path / name)) == ["kept", "node_modules"])
+
+
+# --- places -------------------------------------------------------------------------------------
+
+def place(harness, service, name, **more):
+    """As a provider leaves it: a workspace, and how it is reached."""
+    directory = harness.directory / "home" / "state" / "berth-client" / "places"
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    url = f"exec:{harness.program('berthd')} --root {service.root} --stdio"
+    told = {"version": 1, "id": name, "provider": "test", "sandbox": "s-" + name, "name": "s-" + name,
+            "parameters": {}, "url": url, "state": "ready", "created": 1, "created_by": "test", **more}
+    (directory / f".{name}").write_text(json.dumps(told))
+    os.chmod(directory / f".{name}", 0o600)
+    os.rename(directory / f".{name}", directory / f"{name}.json")
+    return directory / f"{name}.json"
+
+
+def test_places_come_and_go(join, harness, start_service, berth, configure):
+    a, sandbox = start_service(), start_service()
+    configure(A=a)
+    berth("--service", "A", "create", "w", check=True)
+    berth("--url", sandbox.url, "create", "made", "other", check=True)
+    first = place(harness, sandbox, "made")
+    mount = join(services="all")
+    parts.wait_until(lambda: sorted(os.listdir(mount.path)) == ["made", "w"], what="the place's")
+    # It is connected when it is used, and shows what it is of alone.
+    assert members(mount)["made"]["state"] == "idle"
+    assert members(mount)["made"]["provider"] == "test"
+    (mount.path / "made" / "f").write_text("x")
+    assert members(mount)["made"]["state"] == "connected"
+    assert not (mount.path / "other").exists()
+    run = berth("exec", "--", "cat", "f", cwd=mount.path / "made", check=True)
+    assert run.stdout == "x"
+    second = place(harness, sandbox, "other")
+    parts.wait_until(lambda: (mount.path / "other").is_dir(), what="another place's")
+    place(harness, sandbox, "half", state="creating", url="")
+    first.unlink()
+    parts.wait_until(lambda: not (mount.path / "made").exists(), what="it is gone")
+    parts.wait_until(lambda: sorted(os.listdir(mount.path)) == ["other", "w"])
+    second.unlink()
+    parts.wait_until(lambda: os.listdir(mount.path) == ["w"], what="all are gone")
+    (mount.path / "w" / "f").write_text("x")
+
+
+def test_all_without_anything(join, harness, start_service, run_berth):
+    """Nothing is there yet; the service of this machine comes."""
+    mount = join(services="all")
+    assert os.listdir(mount.path) == []
+    assert set(members(mount)) == {"default"}
+    subprocess.run(["ls", "-la", mount.path], check=True, capture_output=True, timeout=10)
