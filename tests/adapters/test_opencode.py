@@ -58,7 +58,7 @@ def test_the_contract(harness, service, compiled, group, tests):
 def test_other_ways(harness, compiled, way):
     service = harness.start_service(tls=way == "https")
     url = service.tls_url if way == "https" else f"exec:{harness.program('berthd')} --stdio --root {service.root}"
-    run_suite(harness, compiled, "exec", url, service, 1)
+    run_suite(harness, compiled, "exec" if way == "https" else "sessions", url, service, 1)
 
 
 @pytest.mark.timeout(360)
