@@ -15,10 +15,9 @@ struct part {
     uint64_t offset;
     uint64_t stamp; /* inode_table.stamp when it was asked for */
     uint32_t size;  /* as asked for */
-    uint32_t len;   /* as it came */
     bool here;
-    bool dropped; /* and so freed when it is answered */
-    uint8_t data[];
+    bool dropped;             /* and so freed when it is answered */
+    struct wire_frame *frame; /* the answer; NULL: not here, or it failed */
 };
 
 struct sequence {
@@ -33,6 +32,7 @@ struct sequence {
 static void part_free(struct sequence *s, struct part *p)
 {
     *s->bytes -= p->size;
+    wire_frame_free(p->frame);
     free(p);
 }
 
@@ -71,9 +71,10 @@ static bool is_right(const struct driver *d, const struct inode *i, uint64_t sta
 
 static void reply_part(struct request *r, const struct part *p)
 {
+    struct bytes data = p->frame->message.data.data;
     size_t from = (size_t)(r->offset - p->offset);
-    size_t left = from < p->len ? p->len - from : 0;
-    read_answer(r, bytes_of(p->data + (left ? from : 0), left));
+    size_t left = from < data.len ? data.len - from : 0;
+    read_answer(r, bytes_of(data.data + (left ? from : 0), left));
 }
 
 static void part_answered(struct request *q, int error, const struct wire_message *reply)
@@ -83,8 +84,7 @@ static void part_answered(struct request *q, int error, const struct wire_messag
     struct request *next, *r = take_ptr(p->waiters);
     p->here = true;
     if (error == 0 && reply->data.data.len <= p->size) {
-        p->len = (uint32_t)reply->data.data.len;
-        memcpy(p->data, reply->data.data.data, p->len);
+        p->frame = client_take_frame(driver_session(d));
         p->stamp = q->stamp;
     } else {
         p->stamp = 0; /* never right: whoever wants it asks himself, and is told why */
@@ -110,7 +110,7 @@ static bool ask(struct request *r)
     struct handle *h = r->handle;
     struct sequence *s = h->sequence;
     struct request *q;
-    struct part *p = malloc(sizeof *p + SEQUENCE_PART);
+    struct part *p = malloc(sizeof *p);
     if (!p || request_new(d, NULL, WIRE_READ, NULL, NULL, &q) < 0) {
         free(p);
         return false;

@@ -11,6 +11,7 @@
 /* Per turn of the loop: a service that sends without end must not keep the loop from its other
  * descriptors. */
 #define READ_BUDGET (16 * CLIENT_INPUT_SIZE)
+#define ROOM_MIN 4096 /* from where on a payload is read past the input buffer */
 
 static void read_input(struct client *c);
 static void lose(struct client *c, int error, const char *reason);
@@ -450,12 +451,27 @@ static bool refuse_input(struct client *c)
     return r < 0;
 }
 
+/* Reads once, and gives it to the session. The result is that of stream_read. */
+static ssize_t read_some(struct client *c)
+{
+    size_t room;
+    void *to = session_room(c->session, &room);
+    if (to && room < ROOM_MIN)
+        to = NULL; /* what comes behind it can be had by the same call */
+    ssize_t n = stream_read(c->stream, to ? to : c->input, to ? room : sizeof c->input);
+    if (n > 0 && to)
+        (void)session_room_filled(c->session, (size_t)n);
+    else if (n > 0)
+        (void)session_feed(c->session, c->input, (size_t)n);
+    return n;
+}
+
 /* Reads what is there, up to the budget, and hands it on. */
 static void read_input(struct client *c)
 {
     ssize_t n = -EAGAIN;
     for (size_t total = 0; !c->dead && total < READ_BUDGET; total += (size_t)n) {
-        n = stream_read(c->stream, c->input, sizeof c->input);
+        n = read_some(c);
         if (n == -EAGAIN)
             break;
         if (n <= 0) {
@@ -463,7 +479,6 @@ static void read_input(struct client *c)
             return;
         }
         c->last_input_ns = clock_monotonic_ns();
-        (void)session_feed(c->session, c->input, (size_t)n);
         dispatch(c);
         if (refuse_input(c))
             return;

@@ -6,6 +6,10 @@
  * peer from making gigabytes of one buffer's worth of bytes. One frame may pass it. */
 #define INFLATED_MAX 0x400000
 
+/* What a client allocates at once for a payload that begins to arrive: a piece of a file is not
+ * moved as it grows. */
+#define CLIENT_PAYLOAD_FIRST (WIRE_CHUNK_MAX + 64)
+
 void wire_frame_free(struct wire_frame *frame)
 {
     if (!frame)
@@ -399,23 +403,47 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Memory follows the bytes that are here: at most twice as much, never past the frame. */
-static int append_payload(struct session *s, const uint8_t *data, size_t n)
+/* Memory follows the bytes that are here: at most twice as much, never past the frame. Who has one
+ * peer alone, which a client has, gives it room for a piece of a file at once. */
+static int reserve_payload(struct session *s, size_t n)
 {
     struct buffer *b = &s->payload;
-    if (b->len + n > b->allocated) {
-        size_t size = least(b->allocated * 2, s->header.length);
-        if (size < b->len + n)
-            size = b->len + n;
-        uint8_t *grown = realloc(b->data, size);
-        if (!grown)
-            return -ENOMEM;
-        b->data = grown;
-        b->allocated = size;
-    }
-    memcpy(b->data + b->len, data, n);
-    b->len += n;
+    if (b->len + n <= b->allocated)
+        return 0;
+    size_t size = b->allocated * 2;
+    if (s->config.role == SESSION_CLIENT && size < CLIENT_PAYLOAD_FIRST)
+        size = CLIENT_PAYLOAD_FIRST;
+    size = least(size, s->header.length);
+    if (size < b->len + n)
+        size = b->len + n;
+    uint8_t *grown = realloc(b->data, size);
+    if (!grown)
+        return -ENOMEM;
+    b->data = grown;
+    b->allocated = size;
     return 0;
+}
+
+static int append_payload(struct session *s, const uint8_t *data, size_t n)
+{
+    int r = reserve_payload(s, n);
+    if (r < 0)
+        return r;
+    memcpy(s->payload.data + s->payload.len, data, n);
+    s->payload.len += n;
+    return 0;
+}
+
+/* n bytes more of the payload are here. */
+static int payload_grown(struct session *s, size_t n)
+{
+    int r = 0;
+    s->payload_received += n;
+    if (s->payload_received == s->header.length) {
+        r = frame_received(s);
+        s->row = NULL;
+    }
+    return r;
 }
 
 /* Takes what it can use of the header or of the payload; the number of bytes, or fails. */
@@ -439,11 +467,7 @@ static ssize_t feed_some(struct session *s, const uint8_t *data, size_t len)
         if (r < 0)
             return session_fail(s, r, "no memory for a payload");
     }
-    s->payload_received += n;
-    if (s->payload_received == s->header.length) {
-        r = frame_received(s);
-        s->row = NULL;
-    }
+    r = payload_grown(s, n);
     return r < 0 ? r : (ssize_t)n;
 }
 
@@ -473,6 +497,27 @@ int session_feed(struct session *s, const void *data, size_t len)
     size_t used = s->backlog.len > 0 ? 0 : feed(s, data, len);
     if (!s->dead && buffer_append(&s->backlog, (const uint8_t *)data + used, len - used) < 0)
         (void)session_fail(s, -ENOMEM, "no memory for input");
+    session_acknowledge(s);
+    return s->dead;
+}
+
+void *session_room(struct session *s, size_t *ret_len)
+{
+    if (s->dead || !s->row || s->dropping || s->backlog.len > 0 || s->inflated > INFLATED_MAX ||
+        s->payload_received == 0)
+        return NULL;
+    size_t left = s->header.length - s->payload_received;
+    if (reserve_payload(s, least(left, s->payload.len)) < 0)
+        return NULL;
+    *ret_len = s->payload.allocated - s->payload.len;
+    return s->payload.data + s->payload.len;
+}
+
+int session_room_filled(struct session *s, size_t n)
+{
+    s->stats.bytes_in += n;
+    s->payload.len += n;
+    (void)payload_grown(s, n);
     session_acknowledge(s);
     return s->dead;
 }

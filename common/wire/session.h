@@ -100,6 +100,13 @@ void session_free(struct session *s);
  * the bad one can still be taken with session_next(). */
 int session_feed(struct session *s, const void *data, size_t len);
 
+/* Where the next bytes from the peer can be put instead of being fed, so that they are not copied:
+ * the rest of a payload that is arriving, or a part of it, *ret_len bytes. session_room_filled says
+ * how many (> 0) were put there, and answers as session_feed does; nothing else may be called
+ * between the two. NULL: there is no such place; they are to be fed. */
+void *session_room(struct session *s, size_t *ret_len);
+int session_room_filled(struct session *s, size_t n);
+
 /* How many bytes are missing to the end of the frame part (header, payload) that is arriving;
  * > 0. Whoever feeds no more than this at a time never has more than one frame queued, however
  * small the frames are on the wire and however large when decompressed. */

@@ -56,7 +56,13 @@ void session_move(struct session *from, struct session *to, size_t piece)
         if (out.len == 0)
             break;
         size_t n = piece > 0 && piece < out.len ? piece : out.len;
-        int r = session_feed(to, out.data, n);
+        size_t room;
+        void *place = session_room(to, &room);
+        if (place) {
+            n = n < room ? n : room;
+            memcpy(place, out.data, n);
+        }
+        int r = place ? session_room_filled(to, n) : session_feed(to, out.data, n);
         if (r < 0)
             fail_msg("%s", session_failure(to));
         session_output_done(from, n);
