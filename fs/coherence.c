@@ -30,6 +30,9 @@ struct coherence {
     bool asked;           /* for the lease */
     bool silent;          /* and not answered before it ended */
     uint64_t asked_ns;
+    uint64_t told_ns,
+        told_position; /* of the CHANGES that is not confirmed yet; 0: there is none */
+    struct coherence_times times;
     time_t asked_at, known_at; /* in real time, of the same, and of the last that was answered */
     uint64_t lease_end_ns;
     uint64_t loose_end_ns; /* then the names are over that cannot be taken back */
@@ -70,6 +73,11 @@ int64_t coherence_confirmed_ms(const struct driver *d)
         return -1;
     uint64_t asked_ns = d->coherence->lease_end_ns - WIRE_LEASE_MS * NSEC_PER_MSEC;
     return (int64_t)((clock_monotonic_ns() - asked_ns) / NSEC_PER_MSEC);
+}
+
+struct coherence_times coherence_times(const struct driver *d)
+{
+    return d->coherence ? d->coherence->times : (struct coherence_times){0};
 }
 
 bool coherence_knows(const struct driver *d)
@@ -219,6 +227,16 @@ static void arm(struct event *event, uint64_t ms)
     (void)event_add(event, &tv);
 }
 
+static void note_lag(struct coherence *c, uint64_t position, uint64_t now)
+{
+    if (!c->told_ns || position < c->told_position)
+        return;
+    struct coherence_times *t = &c->times;
+    t->lag_us = (now - c->told_ns) / 1000;
+    t->lag_max_us = t->lag_us > t->lag_max_us ? t->lag_us : t->lag_max_us;
+    c->told_ns = 0;
+}
+
 static void on_forgotten(void *context, uint64_t position)
 {
     struct driver *d = context;
@@ -236,6 +254,7 @@ static void on_forgotten(void *context, uint64_t position)
         return;
     }
     c->held = 0;
+    note_lag(c, position, now);
     const struct wire_message seen = {.type = WIRE_SEEN, .seen.position = position};
     (void)client_send(client, c->tag, &seen);
 }
@@ -554,6 +573,8 @@ static void on_pong(void *context, int error, const struct wire_message *reply)
     c->asked = c->silent = false;
     uint64_t end = c->asked_ns + WIRE_LEASE_MS * NSEC_PER_MSEC;
     uint64_t now = clock_monotonic_ns();
+    if (error == 0)
+        c->times.ping_us = (now - c->asked_ns) / 1000;
     /* An answer that took so long is worth nothing. */
     if (error == 0 && end <= now)
         on_renew(-1, 0, d);
@@ -618,6 +639,10 @@ static void on_changes(void *context, uint64_t tag, const struct wire_message *i
         }
         r = take_change(d, c->notifier, &m.change);
     }
+    if (changes->items.count && !c->told_ns) {
+        c->told_ns = clock_monotonic_ns();
+        c->told_position = changes->position;
+    }
     if (r == 0)
         r = notifier_then(c->notifier, on_forgotten, d, changes->position);
     if (r < 0) {
@@ -667,6 +692,8 @@ void coherence_resumed(struct driver *d)
 
 void coherence_disconnected(struct driver *d)
 {
+    if (d->coherence)
+        d->coherence->told_ns = 0;
     struct coherence *c = d->coherence;
     if (!c)
         return;

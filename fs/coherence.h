@@ -59,6 +59,15 @@ time_t coherence_served_as_of(const struct driver *d);
  * not any more. */
 int64_t coherence_confirmed_ms(const struct driver *d);
 
+/* How far this mount is behind, as far as it lies with it and the connection. */
+struct coherence_times {
+    uint64_t lag_us;     /* of the last changes: from when they were told here until no program sees
+                          * what was before */
+    uint64_t lag_max_us; /* the longest that ever took */
+    uint64_t ping_us;    /* the last round trip to the service and back */
+};
+struct coherence_times coherence_times(const struct driver *d);
+
 /* One of the two: what is known may be answered. */
 bool coherence_knows(const struct driver *d);
 

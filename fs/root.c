@@ -292,6 +292,7 @@ int root_describe(const struct driver *d, char **ret)
     if (driver_session(d))
         now = client_stats(driver_session(d));
     const struct disk_stats disk = disk_stats(d->disk);
+    const struct coherence_times times = coherence_times(d);
     json_t *o = json_object(), *stats = json_object(), *visibility = json_object();
     set_string(o, "url", s->url);
     if (d->member)
@@ -343,6 +344,9 @@ int root_describe(const struct driver *d, char **ret)
         {"links_refused", d->stats.links_refused},
         {"locks", lock_count(d)},
         {"locks_lost", d->stats.locks_lost},
+        {"lag_us", times.lag_us},
+        {"lag_max_us", times.lag_max_us},
+        {"ping_us", times.ping_us},
         {"pid", (uint64_t)getpid()},
     };
     for (size_t i = 0; i < ARRAY_SIZE(numbers); i++)

@@ -173,6 +173,8 @@ static bool is_passed_on(enum wire_type type)
     case WIRE_EXEC_POLICY:
     case WIRE_EXEC_LIFT:
     case WIRE_EXEC_POLICY_SET:
+    case WIRE_EXEC_USAGE:
+    case WIRE_EGRESS_LOG:
         return true;
     default:
         return false;

@@ -123,17 +123,6 @@ static void append_part(struct buffer *line, size_t width, const struct buffer *
         (void)buffer_append(line, part->data, part->len);
 }
 
-/* What stands first is shown at any rate, as much of it as there is room for. Escaped text may be
- * cut anywhere between characters. */
-static void append_cut(struct buffer *line, size_t width, struct bytes text)
-{
-    size_t len = text.len;
-    while (len > 0 && (text_width(bytes_of(text.data, len)) > width ||
-                       (len < text.len && (text.data[len] & 0xc0) == 0x80)))
-        len--;
-    (void)buffer_append(line, text.data, len);
-}
-
 static void find_rate(struct progress *p, uint64_t now, uint64_t done)
 {
     double s = (double)(now - p->seen_ns) / (double)NSEC_PER_SEC;
@@ -188,7 +177,8 @@ static void append_amounts(struct progress *p, struct buffer *line, size_t width
 static void compose(struct progress *p, struct buffer *line, size_t width, uint64_t now)
 {
     _cleanup_buffer_ struct buffer step = {0};
-    append_cut(line, width, bytes_of_string(p->what));
+    struct bytes what = bytes_of_string(p->what);
+    (void)buffer_append(line, what.data, text_fit(what, width));
     append_amounts(p, line, width);
     if (p->step) {
         (void)buffer_printf(&step, ": %s", p->step);

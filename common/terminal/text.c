@@ -120,6 +120,22 @@ size_t text_width(struct bytes text)
     return width;
 }
 
+size_t text_fit(struct bytes text, size_t columns)
+{
+    size_t width = 0, i = 0;
+    use_locale();
+    while (i < text.len) {
+        uint32_t point = 0;
+        size_t len = decode(bytes_of(text.data + i, text.len - i), &point);
+        int taken = len ? wcwidth((wchar_t)point) : 1;
+        width += taken < 0 ? 1U : (size_t)taken;
+        if (width > columns)
+            break;
+        i += len ? len : 1;
+    }
+    return i;
+}
+
 bool text_is_utf8(struct bytes data)
 {
     for (size_t i = 0; i < data.len;) {

@@ -19,5 +19,8 @@ int text_hex(struct buffer *b, struct bytes data);
 /* Columns that escaped text takes on a terminal. */
 size_t text_width(struct bytes text);
 
+/* How many bytes of escaped text fit into so many columns, without cutting a character. */
+size_t text_fit(struct bytes text, size_t columns);
+
 /* True when data is valid UTF-8 (no surrogates, no over-long forms). */
 bool text_is_utf8(struct bytes data);

@@ -1,12 +1,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "cli/at_place.h"
 #include "cli/cli.h"
 #include "cli/exec_find.h"
-#include "cli/exec_result.h"
+#include "cli/exec_json.h"
 #include "cli/here.h"
 #include "cli/text.h"
 
@@ -48,45 +47,6 @@ struct listing {
     size_t count;
 };
 
-/* Its words, each as it would be read. */
-static int append_words(struct buffer *b, struct bytes argv)
-{
-    size_t start = 0;
-    int r = 0;
-    for (size_t i = 0; r == 0 && i <= argv.len; i++) {
-        if (i < argv.len && argv.data[i])
-            continue;
-        if (i == argv.len && i == start)
-            break;
-        if (start)
-            r = buffer_append_u8(b, ' ');
-        if (r == 0)
-            r = text_escape(b, bytes_of(argv.data + start, i - start), TEXT_SENTENCE);
-        start = i + 1;
-    }
-    return r;
-}
-
-static json_t *words_json(struct bytes argv)
-{
-    json_t *array = json_array();
-    size_t start = 0;
-    for (size_t i = 0; array && i <= argv.len; i++) {
-        if ((i < argv.len && argv.data[i]) || (i == argv.len && i == start))
-            continue;
-        _cleanup_free_ char *word = text_copy(bytes_of(argv.data + start, i - start));
-        (void)json_array_append_new(array, word ? text_json(word) : NULL);
-        start = i + 1;
-    }
-    return array;
-}
-
-/* As of its end. */
-static struct wire_exec_exit verdict_of(const struct wire_exec_command *c)
-{
-    return (struct wire_exec_exit){.verdict = c->verdict, .code = c->code, .signal = c->signal};
-}
-
 static void state_text(const struct wire_exec_command *c, char *text, size_t size)
 {
     const char *name = wire_verdict_name(c->verdict);
@@ -98,19 +58,6 @@ static void state_text(const struct wire_exec_command *c, char *text, size_t siz
         (void)snprintf(text, size, "%s", name ? name : "unknown");
 }
 
-static void duration_text(uint64_t ns, char *text, size_t size)
-{
-    uint64_t s = ns / 1000000000;
-    if (s < 60)
-        (void)snprintf(text, size, "%" PRIu64 "s", s);
-    else if (s < 3600)
-        (void)snprintf(text, size, "%" PRIu64 "m%02us", s / 60, (unsigned)(s % 60));
-    else if (s < 86400)
-        (void)snprintf(text, size, "%" PRIu64 "h%02um", s / 3600, (unsigned)(s / 60 % 60));
-    else
-        (void)snprintf(text, size, "%" PRIu64 "d%02uh", s / 86400, (unsigned)(s / 3600 % 24));
-}
-
 static int print_row(struct listing *l, const struct wire_exec_command *c)
 {
     _cleanup_buffer_ struct buffer workspace = {0}, id = {0}, words = {0};
@@ -119,7 +66,7 @@ static int print_row(struct listing *l, const struct wire_exec_command *c)
     if (r == 0)
         r = text_escape(&workspace, c->workspace, TEXT_VALUE);
     if (r == 0)
-        r = append_words(&words, c->argv);
+        r = exec_words(&words, c->argv);
     if (r < 0)
         return r;
     if (l->quiet) {
@@ -130,7 +77,7 @@ static int print_row(struct listing *l, const struct wire_exec_command *c)
         (void)printf("%-16s  %-16s  %-12s  %7s  %9s  %s\n", "ID", "WORKSPACE", "STATE", "TIME",
                      "PROCESSES", "COMMAND");
     state_text(c, state, sizeof state);
-    duration_text(c->duration_ns, age, sizeof age);
+    exec_age(c->duration_ns, age, sizeof age);
     (void)printf("%-16.*s  %-16.*s  %-12s  %7s  %9u  %.*s\n", (int)id.len, (const char *)id.data,
                  (int)workspace.len, (const char *)workspace.data, state, age, c->processes,
                  (int)words.len, (const char *)words.data);
@@ -139,27 +86,7 @@ static int print_row(struct listing *l, const struct wire_exec_command *c)
 
 static int add_json(struct listing *l, const struct wire_exec_command *c)
 {
-    _cleanup_free_ char *workspace = text_copy(c->workspace);
-    _cleanup_free_ char *id = text_copy(c->id);
-    char started[64];
-    time_t t = (time_t)c->started_at.sec;
-    struct tm tm;
-    if (!gmtime_r(&t, &tm) || strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", &tm) == 0)
-        (void)snprintf(started, sizeof started, "?");
-    const struct wire_exec_exit verdict = verdict_of(c);
-    bool running = c->verdict == WIRE_VERDICT_RUNNING;
-    const char *state = wire_verdict_name(c->verdict);
-    json_t *o =
-        workspace && id
-            ? json_pack(
-                  "{s:o,s:o,s:s,s:I,s:I,s:I,s:o,s:s,s:I,s:o,s:I,s:I}", "id", text_json(id),
-                  "workspace", text_json(workspace), "state", state ? state : "unknown", "pid",
-                  (json_int_t)c->pid, "processes", (json_int_t)c->processes, "attached",
-                  (json_int_t)c->attached, "command", words_json(c->argv), "started_at", started,
-                  "duration_ms", (json_int_t)(c->duration_ns / 1000000), "exit_status",
-                  running ? json_null() : json_integer(verdict_status(&verdict)), "stdout_bytes",
-                  (json_int_t)c->stdout_bytes, "stderr_bytes", (json_int_t)c->stderr_bytes)
-            : NULL;
+    json_t *o = exec_json(c);
     return o && json_array_append_new(l->array, o) == 0 ? 0 : -ENOMEM;
 }
 

@@ -5,6 +5,7 @@
 
 #include "cli/cli.h"
 #include "cli/mounts.h"
+#include "cli/status.h"
 #include "cli/text.h"
 
 const char status_usage[] =
@@ -38,59 +39,8 @@ static const struct option options[] = {
 static int ask_service(struct cli *cli, json_t **ret, struct failure *f)
 {
     _cleanup_client_ struct client *client = NULL;
-    struct wire_frame *reply;
     int r = cli_connect_alone(cli, &client, f);
-    if (r < 0)
-        return r;
-    const struct wire_message request = {.type = WIRE_STATUS};
-    r = cli_call(client, &request, &reply, f);
-    if (r < 0)
-        return r;
-    struct bytes text = reply->message.status_reply.json;
-    json_t *object = json_loadb((const char *)text.data, text.len, 0, NULL);
-    wire_frame_free(reply);
-    if (!json_is_object(object)) {
-        json_decref(object);
-        return failure_set(f, -EPROTO, "the service's answer makes no sense");
-    }
-    *ret = object;
-    return 0;
-}
-
-static json_t *mount_json(const struct mount_row *row)
-{
-    json_t *info;
-    struct failure failure;
-    enum mount_state state = mount_state_read(row, &info, &failure);
-    json_t *object = info ? info : json_object();
-    int r = json_object_set_new(object, "mountpoint", text_json(row->point));
-    r |= json_object_set_new(object, "state", json_string(mount_state_name(state)));
-    if (!info) {
-        r |= json_object_set_new(object, "url", text_json(row->source));
-        r |= json_object_set_new(object, "error", text_json(failure.text));
-    }
-    if (r == 0)
-        return object;
-    json_decref(object);
-    return NULL;
-}
-
-static int collect_mounts(json_t **ret)
-{
-    _cleanup_mount_table_ struct mount_table table = {0};
-    int r = mount_table_read(&table);
-    if (r < 0)
-        return r;
-    json_t *array = json_array();
-    for (size_t i = 0; r == 0 && i < table.count; i++)
-        if (mount_row_is_berth(&table.rows[i]) && strcmp(table.rows[i].root, "/") == 0)
-            r = json_array_append_new(array, mount_json(&table.rows[i])) < 0 ? -ENOMEM : 0;
-    if (r < 0 || !array) {
-        json_decref(array);
-        return -ENOMEM;
-    }
-    *ret = array;
-    return 0;
+    return r < 0 ? r : status_ask(client, ret, f);
 }
 
 /* --- printing ---------------------------------------------------------------------- */
@@ -470,7 +420,7 @@ static int collect(struct cli *cli, json_t *all)
     int r = json_object_set_new(all, "url", text_json(cli->settings.url));
     r |= json_object_set_new(all, "service", service ? service : json_null());
     r |= json_object_set_new(all, "error", asked < 0 ? text_json(failure.text) : json_null());
-    int counted = collect_mounts(&mounts);
+    int counted = mounts_json(&mounts);
     if (counted < 0)
         return counted;
     r |= json_object_set_new(all, "mounts", mounts);

@@ -76,6 +76,7 @@ const struct cli_command cli_commands[] = {
     {"visibility", cmd_visibility, "what a workspace or a mount hides and leaves out",
      visibility_usage},
     {"status", cmd_status, "the service and the mounts of this machine", status_usage},
+    {"top", cmd_top, "what workspaces, commands and mounts do, as it goes on", top_usage},
     {"connection", cmd_connection, "connections that are held for later commands",
      connection_usage},
     {"cache", cmd_cache, "what mounts keep on this machine's disk", cache_usage},

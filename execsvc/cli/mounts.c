@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 
 #include "cli/bounded.h"
+#include "cli/text.h"
 
 const char *mount_state_name(enum mount_state state)
 {
@@ -158,5 +159,43 @@ int mount_point_resolve(const struct mount_table *table, const char *path, char 
     if (r < 0)
         return failure_set(ret_failure, r, "%s: %s", path, strerror(-r));
     *ret = take_ptr(place);
+    return 0;
+}
+
+/* --- as JSON ------------------------------------------------------------------------------ */
+
+static json_t *mount_json(const struct mount_row *row)
+{
+    json_t *info;
+    struct failure failure;
+    enum mount_state state = mount_state_read(row, &info, &failure);
+    json_t *object = info ? info : json_object();
+    int r = json_object_set_new(object, "mountpoint", text_json(row->point));
+    r |= json_object_set_new(object, "state", json_string(mount_state_name(state)));
+    if (!info) {
+        r |= json_object_set_new(object, "url", text_json(row->source));
+        r |= json_object_set_new(object, "error", text_json(failure.text));
+    }
+    if (r == 0)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+int mounts_json(json_t **ret)
+{
+    _cleanup_mount_table_ struct mount_table table = {0};
+    int r = mount_table_read(&table);
+    if (r < 0)
+        return r;
+    json_t *array = json_array();
+    for (size_t i = 0; r == 0 && i < table.count; i++)
+        if (mount_row_is_berth(&table.rows[i]) && strcmp(table.rows[i].root, "/") == 0)
+            r = json_array_append_new(array, mount_json(&table.rows[i])) < 0 ? -ENOMEM : 0;
+    if (r < 0 || !array) {
+        json_decref(array);
+        return -ENOMEM;
+    }
+    *ret = array;
     return 0;
 }

@@ -30,3 +30,7 @@ const struct mount_row *mount_table_find(const struct mount_table *table, const 
  * bounded time. Owned by the caller. A negative errno with a sentence. */
 int mount_point_resolve(const struct mount_table *table, const char *path, char **ret,
                         struct failure *ret_failure);
+
+/* All of them: an array of what each tells, with "mountpoint" and "state", and "error" where that
+ * is not well. What one has to say is waited for in bounded time. A negative errno. */
+int mounts_json(json_t **ret);

@@ -15,15 +15,19 @@ char *text_copy(struct bytes data)
     return copy;
 }
 
-json_t *text_json(const char *text)
+json_t *text_json_bytes(struct bytes bytes)
 {
-    struct bytes bytes = bytes_of_string(text);
     _cleanup_buffer_ struct buffer escaped = {0};
     if (text_is_utf8(bytes))
-        return json_stringn(text, bytes.len);
+        return json_stringn(bytes.len ? (const char *)bytes.data : "", bytes.len);
     if (text_escape(&escaped, bytes, TEXT_VALUE) < 0)
         return NULL;
     return json_stringn((const char *)escaped.data, escaped.len);
+}
+
+json_t *text_json(const char *text)
+{
+    return text_json_bytes(bytes_of_string(text));
 }
 
 void text_time(int64_t seconds, bool utc, char *text, size_t size)

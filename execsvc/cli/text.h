@@ -7,6 +7,7 @@
 
 /* As a JSON string, escaped (TEXT_VALUE) where it is not UTF-8. NULL: no memory. */
 json_t *text_json(const char *text);
+json_t *text_json_bytes(struct bytes bytes);
 
 /* Seconds of the real time in words: local time, or (utc) as JSON has it. */
 void text_time(int64_t seconds, bool utc, char *text, size_t size);

@@ -576,6 +576,26 @@ bool cgroup_out_of_memory(const struct cgroup *cgroup)
                               key_is_set(cgroup->fd, "memory.events.local", "oom_group_kill"));
 }
 
+int cgroup_cpu_ns(const struct cgroup *cgroup, uint64_t *ret)
+{
+    uint64_t us;
+    int r = read_key(cgroup->fd, "cpu.stat", "usage_usec", &us);
+    if (r < 0)
+        return r;
+    *ret = us * 1000;
+    return 0;
+}
+
+int cgroup_memory(const struct cgroup *cgroup, uint64_t *ret)
+{
+    char text[32];
+    int r = read_file(cgroup->fd, "memory.current", text, sizeof text);
+    if (r < 0)
+        return r;
+    *ret = strtoull(text, NULL, 10);
+    return 0;
+}
+
 int cgroup_join(int fd, pid_t pid)
 {
     char text[16];

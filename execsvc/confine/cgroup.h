@@ -89,6 +89,12 @@ int cgroup_kill(struct cgroup *cgroup);
  */
 bool cgroup_out_of_memory(const struct cgroup *cgroup);
 
+/* Time on processors of all that ever was in it. A negative errno. */
+int cgroup_cpu_ns(const struct cgroup *cgroup, uint64_t *ret);
+
+/* What it is charged with: -ENOENT without the controller. */
+int cgroup_memory(const struct cgroup *cgroup, uint64_t *ret);
+
 /* Puts a process into the cgroup whose directory is fd, where clone3 could not put it there; 0: the
  * calling one. Async-signal-safe. */
 int cgroup_join(int fd, pid_t pid);

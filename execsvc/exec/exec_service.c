@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "egress/counts.h"
+#include "egress/history.h"
 #include "exec/command.h"
 #include "keeper/fence.h"
 #include "keeper/keeper.h"
@@ -111,23 +112,25 @@ static void relay_lose(struct relay *r)
         call_reply_error(call, -ECONNRESET, text);
 }
 
-/* Leaves out of EXEC_COMMANDS what the client may not learn of: in a workspace that is not for it.
- * The list is then in *ret. */
-static int leave_out(const struct call *call, struct wire_exec_commands *m, struct buffer *ret)
+/* Leaves out of a list of EXEC_COMMAND or EXEC_USED what the client may not learn of: in a
+ * workspace that is not for it. The list is then in *ret. */
+static int leave_out(const struct call *call, enum wire_type type, struct wire_list *items,
+                     struct buffer *ret)
 {
     struct bytes element;
     uint32_t offset = 0, count = 0;
-    while (wire_list_next(&m->items, &offset, &element)) {
-        struct wire_message command;
-        int r = wire_decode(WIRE_EXEC_COMMAND, element, &command);
-        if (r == 0 && !call_shows(call, command.exec_command.workspace))
+    while (wire_list_next(items, &offset, &element)) {
+        struct wire_message m;
+        int r = wire_decode(type, element, &m);
+        if (r == 0 && !call_shows(call, type == WIRE_EXEC_USED ? m.exec_used.workspace
+                                                               : m.exec_command.workspace))
             continue;
         r = r < 0 ? r : wire_list_append(ret, element);
         if (r < 0)
             return r;
         count++;
     }
-    m->items = wire_list_of(ret, count);
+    *items = wire_list_of(ret, count);
     return 0;
 }
 
@@ -148,7 +151,9 @@ static void on_seen(void *context, bool all_seen)
     _cleanup_buffer_ struct buffer list = {0};
     int e = 0;
     if (call && m->type == WIRE_EXEC_COMMANDS)
-        e = leave_out(call, &m->exec_commands, &list);
+        e = leave_out(call, WIRE_EXEC_COMMAND, &m->exec_commands.items, &list);
+    if (call && m->type == WIRE_EXEC_USAGE_REPLY)
+        e = leave_out(call, WIRE_EXEC_USED, &m->exec_usage_reply.items, &list);
     if (call && e < 0)
         call_reply_error(call, e, NULL);
     else if (call)
@@ -608,7 +613,9 @@ void exec_service_ask(struct exec_service *s, struct call *call, const struct wi
     else if (m.type == WIRE_EXEC_POLICY_SET)
         r = find_workspace(s, &m.exec_policy_set.workspace_flags, &m.exec_policy_set.workspace,
                            &workspace);
-    else if (m.exec_list.workspace.len > 0)
+    else if (m.type == WIRE_EXEC_USAGE && m.exec_usage.workspace.len > 0)
+        r = find_workspace(s, &m.exec_usage.workspace_flags, &m.exec_usage.workspace, &workspace);
+    else if (m.type == WIRE_EXEC_LIST && m.exec_list.workspace.len > 0)
         r = find_workspace(s, &m.exec_list.workspace_flags, &m.exec_list.workspace, &workspace);
     /* Of one that was removed there may be commands, but nothing that holds them. */
     if (r == 0 && !workspace && is_about_policy(m.type))
@@ -621,6 +628,55 @@ void exec_service_ask(struct exec_service *s, struct call *call, const struct wi
         (void)session_send(link_session(s->link), 0, &m);
         link_flush(s->link);
     }
+    if (workspace)
+        workspace_unref(workspace);
+}
+
+static int open_commands(const struct exec_service *s)
+{
+    char path[PATH_MAX];
+    (void)snprintf(path, sizeof path, "%s/exec", store_root(s->store));
+    return open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+struct shown {
+    const struct call *call;
+    const char *only; /* as the log shows that workspace; NULL: all */
+};
+
+/* The log shows IDs, and not always exactly: what could be another's is for those alone who are
+ * shown everything. */
+static bool is_shown(void *context, const char *workspace)
+{
+    const struct shown *shown = context;
+    size_t len = strlen(workspace);
+    if (shown->only && strcmp(shown->only, workspace) != 0)
+        return false;
+    if (call_shows_all(shown->call))
+        return true;
+    bool exact = !strchr(workspace, '\\') && (len < 3 || strcmp(workspace + len - 3, "...") != 0);
+    return exact && call_shows(shown->call, bytes_of(workspace, len));
+}
+
+void exec_service_egress(struct exec_service *s, struct call *call, const struct wire_egress_log *m)
+{
+    char only[HISTORY_WORKSPACE_SIZE];
+    struct shown shown = {.call = call};
+    struct workspace *workspace = NULL;
+    struct bytes key = m->workspace;
+    uint32_t flags = m->workspace_flags;
+    _cleanup_buffer_ struct buffer list = {0};
+    _cleanup_close_ int directory = open_commands(s);
+    struct wire_message reply = {.type = WIRE_EGRESS_DECISIONS};
+    int r = key.len > 0 ? find_workspace(s, &flags, &key, &workspace) : 0;
+    if (r == 0 && key.len > 0)
+        shown.only = log_escape(key.data, key.len, only, sizeof only);
+    if (r == 0 && directory >= 0)
+        r = history_read(directory, m, is_shown, &shown, &list, &reply.egress_decisions);
+    if (r < 0)
+        call_reply_error(call, r, r == -ENOENT ? no_workspace : NULL);
+    else
+        call_reply(call, &reply);
     if (workspace)
         workspace_unref(workspace);
 }
@@ -709,9 +765,7 @@ int exec_service_status(struct exec_service *s, json_t *object)
     json_t *told = NULL;
     if (!exec || json_object_set_new(object, "exec", exec) < 0 || add_fenced(s, object) < 0)
         return -ENOMEM;
-    char path[PATH_MAX];
-    (void)snprintf(path, sizeof path, "%s/exec", store_root(s->store));
-    directory = open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    directory = open_commands(s);
     if (directory < 0 || json_file_read(directory, KEEPER_CONFINEMENT, &told) < 0)
         return 0; /* no command was run yet */
     int r = json_object_update_missing(object, told);

@@ -36,10 +36,14 @@ void exec_service_free(struct exec_service *s);
 void exec_service_start(struct exec_service *s, struct call *call,
                         const struct wire_message *request, bool synced);
 
-/* EXEC_ATTACH, EXEC_LIST, EXEC_KILL, EXEC_POLICY, EXEC_LIFT, EXEC_POLICY_SET; and EXEC_FORGET,
- * which has no call. */
+/* EXEC_ATTACH, EXEC_LIST, EXEC_KILL, EXEC_POLICY, EXEC_LIFT, EXEC_POLICY_SET, EXEC_USAGE; and
+ * EXEC_FORGET, which has no call. */
 void exec_service_ask(struct exec_service *s, struct call *call,
                       const struct wire_message *request);
+
+/* Answers from the log of the proxy, if there is one. */
+void exec_service_egress(struct exec_service *s, struct call *call,
+                         const struct wire_egress_log *m);
 
 /* While a workspace is being removed or stopped: no command is started in it. */
 struct exec_removal;

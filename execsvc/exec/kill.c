@@ -484,3 +484,39 @@ void kill_set_free(struct kill_set *set)
     table_release(&set->members);
     free(set);
 }
+
+/* --- what it uses ------------------------------------------------------------------------ */
+
+/* How many of the members there are. */
+static size_t add_up(const struct kill_set *set, uint64_t *ret_ticks, uint64_t *ret_pages)
+{
+    size_t seen = 0;
+    const struct member *m;
+    *ret_ticks = *ret_pages = 0;
+    for (size_t i = 0; (m = table_next(&set->members, &i));) {
+        struct process p;
+        if (!m->alive || process_read(m->pid, &p) < 0 || (m->start && p.start != m->start))
+            continue;
+        *ret_ticks += p.cpu_ticks;
+        *ret_pages += p.pages;
+        seen++;
+    }
+    return seen;
+}
+
+int kill_set_usage(struct kill_set *set, struct kill_set_usage *ret)
+{
+    uint64_t ticks, pages, ns;
+    if (add_up(set, &ticks, &pages) == 0 &&
+        (kill_set_alive(set) == 0 || add_up(set, &ticks, &pages) == 0))
+        return -ESRCH;
+    long per_second = sysconf(_SC_CLK_TCK);
+    *ret = (struct kill_set_usage){
+        .cpu_ns = ticks * (NSEC_PER_SEC / (uint64_t)(per_second > 0 ? per_second : 100)),
+        .memory_bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE)};
+    if (by_cgroup(set) && cgroup_cpu_ns(set->cgroup, &ns) == 0)
+        ret->cpu_ns = ns;
+    if (by_cgroup(set))
+        (void)cgroup_memory(set->cgroup, &ret->memory_bytes);
+    return 0;
+}

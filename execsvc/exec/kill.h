@@ -92,3 +92,13 @@ bool kill_set_is_frozen(const struct kill_set *set);
 
 /* Whether the kernel killed it whole for want of memory (by cgroup, with a limit). */
 bool kill_set_out_of_memory(const struct kill_set *set);
+
+struct kill_set_usage {
+    uint64_t cpu_ns;
+    uint64_t memory_bytes;
+};
+
+/* What it uses: by cgroup all that ever was in it, else those of it that live and that somebody has
+ * counted (kill_set_alive), which is done here if nobody has. -ESRCH: nothing lives, or is known.
+ */
+int kill_set_usage(struct kill_set *set, struct kill_set_usage *ret);

@@ -26,14 +26,18 @@ static bool parse_stat(char *text, struct process *p)
 {
     const char *fields = strrchr(text, ')');
     char state;
-    long threads;
-    unsigned long long start;
-    if (!fields || sscanf(fields + 1,
-                          " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld "
-                          "%*d %llu",
-                          &state, &p->parent, &p->group, &p->session, &threads, &start) != 6)
+    long threads, pages;
+    unsigned long long start, ticks[4];
+    if (!fields ||
+        sscanf(fields + 1,
+               " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %llu %llu %llu %llu %*d %*d %ld "
+               "%*d %llu %*u %ld",
+               &state, &p->parent, &p->group, &p->session, &ticks[0], &ticks[1], &ticks[2],
+               &ticks[3], &threads, &start, &pages) != 11)
         return false;
     p->start = start;
+    p->cpu_ticks = ticks[0] + ticks[1] + ticks[2] + ticks[3];
+    p->pages = pages > 0 ? (uint64_t)pages : 0;
     /* A process whose first thread has ended says Z while the others go on. */
     p->ended = (state == 'Z' && threads <= 1) || state == 'X' || state == 'x';
     p->stopped = state == 'T' || state == 't';

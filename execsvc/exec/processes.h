@@ -14,9 +14,11 @@ struct process {
     pid_t group;
     pid_t session;
     uint64_t start;
-    bool ended;   /* a zombie, all of its threads */
-    bool stopped; /* by a signal or a tracer */
-    bool member;  /* for the caller */
+    uint64_t cpu_ticks; /* its own, and of children that it has waited for */
+    uint64_t pages;     /* resident */
+    bool ended;         /* a zombie, all of its threads */
+    bool stopped;       /* by a signal or a tracer */
+    bool member;        /* for the caller */
 };
 
 struct processes {

@@ -448,6 +448,8 @@ static void on_frame(void *context, struct wire_frame *frame)
         policy_set(k, p, frame->tag, &m->exec_policy_set);
     else if (m->type == WIRE_EXEC_LIFT)
         policy_lift(k, p, frame->tag, &m->exec_lift);
+    else if (m->type == WIRE_EXEC_USAGE)
+        usage_tell(k, p, frame->tag, &m->exec_usage);
     else if (m->type == WIRE_SNAPSHOT_CREATE)
         freeze_handle(k, p, frame->tag, &m->snapshot_create);
     else if (m->type == WIRE_WORKSPACE_REMOVE)

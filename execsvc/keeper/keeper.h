@@ -1,8 +1,8 @@
 /* The keeper of a service's commands: it owns them, their output and their verdicts, and answers
- * EXEC, EXEC_ATTACH, EXEC_LIST, EXEC_KILL, EXEC_POLICY, EXEC_LIFT, EXEC_POLICY_SET, EXEC_FORGET and
- * WORKSPACE_REMOVE on links (link.h). It knows nothing of networks, and lives in a process of its
- * own (process.h), so that commands go on when the service ends, and nobody on a network is near
- * the process that owns them.
+ * EXEC, EXEC_ATTACH, EXEC_LIST, EXEC_KILL, EXEC_POLICY, EXEC_LIFT, EXEC_POLICY_SET, EXEC_USAGE,
+ * EXEC_FORGET and WORKSPACE_REMOVE on links (link.h). It knows nothing of networks, and lives in a
+ * process of its own (process.h), so that commands go on when the service ends, and nobody on a
+ * network is near the process that owns them.
  *
  * Requests name workspaces by thread ID, and have the workspace's slot in workspace_flags: it never
  * comes again, and tells the workspace from others that had this ID before. WORKSPACE_REMOVE is

@@ -234,6 +234,11 @@ void policy_set(struct keeper *k, struct peer *p, uint64_t tag,
                 const struct wire_exec_policy_set *m);
 void policy_lift(struct keeper *k, struct peer *p, uint64_t tag, const struct wire_exec_lift *m);
 
+/* --- usage.c --------------------------------------------------------------------------------- */
+
+/* EXEC_USAGE on a link. */
+void usage_tell(struct keeper *k, struct peer *p, uint64_t tag, const struct wire_exec_usage *m);
+
 /* --- keeper.c -------------------------------------------------------------------------------- */
 
 void peer_send(struct peer *p, uint64_t tag, const struct wire_message *m);

@@ -20,6 +20,11 @@ bool call_shows(const struct call *c, struct bytes thread_id)
     return grant_covers(connection_grant(c->connection), thread_id);
 }
 
+bool call_shows_all(const struct call *c)
+{
+    return connection_grant(c->connection)->everything;
+}
+
 /* A failed send leaves the call open, so that its owner can still end it. */
 static int call_result(struct call *c, int r)
 {

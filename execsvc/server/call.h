@@ -33,6 +33,7 @@ int call_grant(struct call *c, size_t bytes);
 
 /* Whether its client may learn of this workspace. */
 bool call_shows(const struct call *c, struct bytes thread_id);
+bool call_shows_all(const struct call *c);
 
 /* Its client has a connection now. */
 bool call_connected(const struct call *c);

@@ -80,6 +80,11 @@ static void on_exec_other(struct connection *c, struct call *call, const struct 
     exec_service_ask(connection_server(c)->exec, call, m);
 }
 
+static void on_egress_log(struct connection *c, struct call *call, const struct wire_message *m)
+{
+    exec_service_egress(connection_server(c)->exec, call, &m->egress_log);
+}
+
 static void on_subscribe(struct connection *c, struct call *call, const struct wire_message *m)
 {
     if (m->subscribe.flags & ~(uint32_t)WIRE_SUBSCRIBE_OBSERVES)
@@ -113,6 +118,8 @@ static const struct {
     {WIRE_EXEC_POLICY, on_exec_other},
     {WIRE_EXEC_LIFT, on_exec_other},
     {WIRE_EXEC_POLICY_SET, on_exec_other},
+    {WIRE_EXEC_USAGE, on_exec_other},
+    {WIRE_EGRESS_LOG, on_egress_log},
     {WIRE_SUBSCRIBE, on_subscribe},
     {WIRE_GOODBYE, on_goodbye},
 };

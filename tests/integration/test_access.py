@@ -28,7 +28,7 @@ NEEDS = {
              "TREE_EXPORT", "SNAPSHOT_LIST"},
     "write": {"SETATTR", "MKNOD", "MKDIR", "SYMLINK", "LINK", "UNLINK", "RMDIR", "RENAME", "CREATE",
               "WRITE", "SETXATTR", "REMOVEXATTR", "FALLOCATE", "COPY", "PLACE"},
-    "exec": {"EXEC", "EXEC_ATTACH", "EXEC_LIST", "EXEC_KILL", "EXEC_POLICY"},
+    "exec": {"EXEC", "EXEC_ATTACH", "EXEC_LIST", "EXEC_KILL", "EXEC_POLICY", "EXEC_USAGE", "EGRESS_LOG"},
 }
 NEEDS_NOTHING = {"HELLO", "PING", "STATUS", "ACCESS", "FLUSH", "VISIBILITY", "LOCK_CLAIM"}
 
@@ -119,7 +119,7 @@ def test_another_workspace_does_not_exist(service, ours):
     long_name = service.root / "workspaces"
     long_name = next(name for name in os.listdir(long_name) if "~" in name).encode()
     fields = list(workspace_fields())
-    assert len(fields) == 17
+    assert len(fields) == 19
     for name, field, flags in fields:
         answers = set()
         for key, by_name in ((b"b-two", 0), (b"b-none", 0), (b"b-two", 1), (b"b-none", 1), (long_name, 1),

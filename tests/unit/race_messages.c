@@ -599,6 +599,8 @@ static const enum wire_type elsewhere[] = {
     WIRE_EXEC_POLICY,
     WIRE_EXEC_LIFT,
     WIRE_EXEC_POLICY_SET,
+    WIRE_EXEC_USAGE,
+    WIRE_EGRESS_LOG,
 };
 
 bool race_covers(enum wire_type type)
