@@ -26,6 +26,7 @@
 #include "request.h"
 #include "stop.h"
 #include "supervisor.h"
+#include "terminal/progress.h"
 
 #define EXIT_USAGE 2
 
@@ -83,8 +84,10 @@ static void on_ready(void *context)
 }
 
 /* In the parent: waits for the outcome and reports it. */
-static int wait_outcome(int fd)
+static int wait_outcome(int fd, const char *mountpoint, bool may_ask)
 {
+    struct progress *progress = may_ask ? NULL : progress_start(mountpoint, 0, PROGRESS_STEPS);
+    progress_step(progress, "waiting for the service");
     char text[FAILURE_TEXT_MAX];
     size_t len = 0;
     ssize_t n;
@@ -95,6 +98,7 @@ static int wait_outcome(int fd)
             len += (size_t)n;
     }
     text[len] = '\0';
+    progress_end(progress);
     if (len == 1 && text[0] == '\0')
         return EXIT_SUCCESS;
     log_error("%s", len ? text : "the driver died while starting");
@@ -332,7 +336,9 @@ static int serve(const struct options *o, const struct client_settings *settings
     return drive(&d, &outcome);
 }
 
-static int go_to_background(int *ret_outcome_fd, struct failure *f)
+/* may_ask: a command that connects may want a password of whoever sits there. */
+static int go_to_background(const char *mountpoint, bool may_ask, int *ret_outcome_fd,
+                            struct failure *f)
 {
     int fds[2];
     if (pipe2(fds, O_CLOEXEC) < 0)
@@ -343,7 +349,7 @@ static int go_to_background(int *ret_outcome_fd, struct failure *f)
         return failure_set(f, -errno, "fork: %s", strerror(errno));
     if (pid > 0) {
         (void)close(fds[1]);
-        exit(wait_outcome(fds[0]));
+        exit(wait_outcome(fds[0], mountpoint, may_ask));
     }
     (void)close(fds[0]);
     (void)setsid();
@@ -404,7 +410,8 @@ int main(int argc, char *argv[])
         return EXIT_SUCCESS;
     int outcome_fd = -1;
     if (!o.foreground) {
-        r = go_to_background(&outcome_fd, &f);
+        r = go_to_background(mountpoint, settings.url && strncmp(settings.url, "exec:", 5) == 0,
+                             &outcome_fd, &f);
         if (r < 0) {
             log_error("%s", f.text);
             return EXIT_FAILURE;

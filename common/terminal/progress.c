@@ -138,7 +138,8 @@ static void append_times(struct progress *p, struct buffer *line, size_t width, 
 {
     _cleanup_buffer_ struct buffer rate = {0}, time = {0};
     uint64_t done = atomic_load(&p->done), total = atomic_load(&p->total);
-    bool amounts = p->unit != PROGRESS_STEPS && done > 0;
+    /* When all of it has gone, what is waited for has no rate. */
+    bool amounts = p->unit != PROGRESS_STEPS && done > 0 && (total == 0 || done < total);
     if (amounts) {
         (void)buffer_printf(&rate, ", ");
         (void)append_amount(&rate, p->unit, (uint64_t)p->rate);
@@ -157,7 +158,7 @@ static void append_amounts(struct progress *p, struct buffer *line, size_t width
 {
     _cleanup_buffer_ struct buffer amount = {0}, share = {0};
     uint64_t done = atomic_load(&p->done), total = atomic_load(&p->total);
-    if (done == 0)
+    if (done == 0 || (p->unit == PROGRESS_STEPS && total == 0))
         return;
     (void)buffer_printf(&amount, ": %s", p->unit == PROGRESS_STEPS ? "step " : "");
     (void)append_amount(&amount, p->unit, done);

@@ -17,7 +17,8 @@
 enum progress_unit {
     PROGRESS_BYTES, /* "demo: 12.3 MiB of 60.0 MiB, 20 %, 5.1 MiB/s, 9 s left" */
     PROGRESS_FILES, /* "demo: 1200 files, 560 files/s" */
-    PROGRESS_STEPS, /* "demo: step 2 of 5: pulling the image, 12 s" */
+    PROGRESS_STEPS, /* "demo: step 2 of 5: pulling the image, 12 s"; of one that is
+                     * not known, "demo: pulling the image, 12 s" */
 };
 
 struct progress;

@@ -6,6 +6,7 @@
 #include "cli/at_place.h"
 #include "cli/cli.h"
 #include "cli/text.h"
+#include "terminal/progress.h"
 
 #define PAGE 512
 
@@ -120,7 +121,10 @@ static int snapshot_create(struct cli *cli, const struct choice *choice, char **
     _cleanup_client_ struct client *client = NULL;
     if (!at_place_use(cli, words[0], choice->workspace_flags) || at_place_connect(cli, &client) < 0)
         return CLI_FAILED;
+    struct progress *progress = progress_start(words[0], 0, PROGRESS_STEPS);
+    progress_step(progress, "taking a snapshot");
     int r = client_call_sync(client, &request, 0, &reply, &failure);
+    progress_end(progress);
     if (r < 0) {
         cli_error(cli, "%s: %s%s", words[0], failure.text,
                   r == -EOPNOTSUPP ? "; --live takes one all the same" : "");
@@ -258,7 +262,11 @@ static int snapshot_restore(struct cli *cli, const struct choice *choice, char *
         return cli_usage_error(cli, "%s: no snapshot has so long an ID", words[1]);
     if (!at_place_use(cli, words[0], choice->workspace_flags) || at_place_connect(cli, &client) < 0)
         return CLI_FAILED;
-    if (client_call_sync(client, &request, 0, &reply, &failure) < 0) {
+    struct progress *progress = progress_start(words[0], 0, PROGRESS_STEPS);
+    progress_step(progress, "putting its files back");
+    int r = client_call_sync(client, &request, 0, &reply, &failure);
+    progress_end(progress);
+    if (r < 0) {
         cli_error(cli, "%s: %s", words[0], failure.text);
         return CLI_FAILED;
     }

@@ -89,7 +89,7 @@ static int run(struct cli *cli, const struct create_source *s, const char *id,
         return r;
     }
     /* All of it has gone; that it is on the service's disk is what takes the time now. */
-    progress_step(progress, "the service makes it");
+    progress_step(progress, "waiting for the service");
     r = tree_call_finish(call, &reply, &failure);
     progress_end(take_ptr(progress));
     if (r == -EEXIST)

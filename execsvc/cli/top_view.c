@@ -277,12 +277,14 @@ static int add_mount(struct top_table *t, const json_t *o, const char *name)
         (void)snprintf(trips, sizeof trips, "%.1f", json_number_value(rate));
     else
         (void)snprintf(trips, sizeof trips, "-");
-    if (stats)
+    bool counts =
+        json_object_get(stats, "inodes"); /* one that joins services has none of its own */
+    if (counts)
         (void)snprintf(files, sizeof files, "%.0f", number(stats, "inodes"));
     else
         (void)snprintf(files, sizeof files, "-");
     double held = number(stats, "read_ahead_bytes") + number(stats, "content_bytes");
-    if (stats)
+    if (counts)
         (void)units_size_text((uint64_t)held, cache);
     else
         (void)strcpy(cache, "-");

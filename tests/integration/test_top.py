@@ -59,7 +59,8 @@ def ask_proxy(run_berth, workspace, host):
 
 # --- without a terminal ------------------------------------------------------------------------
 
-def test_in_a_pipe_it_is_printed_once(berth, run_berth):
+def test_without_a_terminal(berth, screen, harness, run_berth):
+    """In a pipe it is printed once, and where it cannot be drawn."""
     result = run_berth("top", check=True)
     assert not CONTROLS & set(result.stdout) and not result.stderr
     lines = result.stdout.splitlines()
@@ -71,15 +72,27 @@ def test_in_a_pipe_it_is_printed_once(berth, run_berth):
     assert rows["stopped"][1] == "stopped" and rows["stopped"][2] == "-"
     assert re.search(r"^[0-9a-f]{16} +busy .*sleep 400$", result.stdout, re.M)
 
-
-def test_a_terminal_that_cannot_be_drawn_on(screen):
     one = screen(TERM="dumb")
     assert one.ended() == 0
     assert b"\x1b" not in one.raw and "busy" in one.text
 
+    result = run_berth("top", env={**harness.env, "BERTH_URL": "unix:/nowhere/berthd.sock"})
+    assert result.returncode == 1 and "/nowhere/berthd.sock" in result.stderr
+    assert "MOUNT" in result.stdout
+    for words in (["--interval", "0.1"], ["--interval", "x"], ["--sort", "size"], ["word"]):
+        result = run_berth("top", *words)
+        assert result.returncode == 2 and words[-1] in result.stderr
 
-def test_as_json(berth, harness, service, run_berth):
+
+def test_as_json_with_a_mount(berth, harness, service, run_berth):
     mount = harness.start_mount(service)
+    (mount.path / "busy" / "seen").write_text("1")
+    os.stat(mount.path / "busy" / "seen")
+    assert mount.stats()["lag_us"] == 0
+    run_berth("exec", "-w", "busy", "--", "sh", "-c", "echo 2 > seen", check=True)
+    stats = mount.stats()
+    assert 0 < stats["lag_us"] <= stats["lag_max_us"] < 60e6 and stats["ping_us"] > 0
+
     argv, env = berth
     process = subprocess.Popen([*argv, "--json", "--interval", "0.3"], env=env, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE)
@@ -97,29 +110,7 @@ def test_as_json(berth, harness, service, run_berth):
     assert by_words["sh"]["cpu_percent"] > 5 > by_words["sleep"]["cpu_percent"]
     assert by_words["sh"]["cpu_ms"] >= 10 and by_words["sleep"]["memory_bytes"] > 4096
     ours = next(one for one in second["mounts"] if one["mountpoint"] == str(mount.path))
-    assert ours["state"] == "connected" and ours["round_trips_per_s"] >= 0 and "lag_us" in ours["stats"]
-
-
-def test_how_far_a_mount_is_behind(berth, harness, service, run_berth):
-    mount = harness.start_mount(service)
-    (mount.path / "busy" / "seen").write_text("1")
-    os.stat(mount.path / "busy" / "seen")
-    assert mount.stats()["lag_us"] == 0
-    run_berth("exec", "-w", "busy", "--", "sh", "-c", "echo 2 > seen", check=True)
-    stats = mount.stats()
-    assert 0 < stats["lag_us"] <= stats["lag_max_us"] < 60e6 and stats["ping_us"] > 0
-
-
-def test_no_service(harness, run_berth):
-    result = run_berth("top", env={**harness.env, "BERTH_URL": "unix:/nowhere/berthd.sock"})
-    assert result.returncode == 1 and "/nowhere/berthd.sock" in result.stderr
-    assert "MOUNT" in result.stdout
-
-
-@pytest.mark.parametrize("words", [["--interval", "0.1"], ["--interval", "x"], ["--sort", "size"], ["word"]])
-def test_wrong_words(service, run_berth, words):
-    result = run_berth("top", *words)
-    assert result.returncode == 2 and words[-1] in result.stderr
+    assert ours["state"] == "connected" and ours["round_trips_per_s"] >= 0
 
 
 # --- on a terminal -----------------------------------------------------------------------------
@@ -130,12 +121,17 @@ def test_it_goes_on_until_q(screen, run_berth):
     assert one.alternate and one.cursor_hidden and one.colours
     run_berth("create", "later", check=True)
     one.wait("later")
-    assert not one.wrapped
+    one.process.send_signal(signal.SIGTSTP)
+    os.waitid(os.P_PID, one.process.pid, os.WSTOPPED)
+    one.read(0.1)
+    assert one.is_given_back() and not one.wrapped
+    one.clear()
+    one.process.send_signal(signal.SIGCONT)
+    one.wait("busy")
+    assert one.alternate
     one.type("q")
     assert one.ended() == 0 and one.is_given_back()
 
-
-def test_narrow_and_without_colour(screen):
     one = screen("--interval", "0.2", rows=16, columns=40, NO_COLOR="1")
     one.wait("sh -c")
     assert re.search(r"^WORKSPACE +CMDS +CPU%", one.text, re.M)
@@ -143,13 +139,12 @@ def test_narrow_and_without_colour(screen):
     one.wait(lambda s: re.search(r"^ID +WORKSPACE +TIME +PROCS", s.text, re.M), what="wide table")
     one.resize(5, 12)
     one.wait(lambda s: s.lines[0].startswith("berth  unix:"), what="tiny screen")
-    one.type("q")
-    assert one.ended() == 0 and one.is_given_back() and not one.wrapped and not one.colours
+    one.process.send_signal(signal.SIGTERM)
+    assert one.ended() == -signal.SIGTERM and one.is_given_back() and not one.wrapped and not one.colours
 
 
 def test_orders_and_tables(screen):
     one = screen("--interval", "0.2", rows=40)
-    one.wait("sleep 400")
 
     def order(first, second):
         return lambda s: first in s.text and second in s.text and s.text.index(first) < s.text.index(second)
@@ -173,31 +168,10 @@ def test_orders_and_tables(screen):
     assert one.ended() == -signal.SIGINT and one.is_given_back()
 
 
-def test_signals_give_the_terminal_back(screen):
-    one = screen()
-    one.wait("busy")
-    one.process.send_signal(signal.SIGTERM)
-    assert one.ended() == -signal.SIGTERM and one.is_given_back()
-
-
-def test_stopped_and_continued(screen):
-    one = screen("--interval", "0.2")
-    one.wait("busy")
-    one.process.send_signal(signal.SIGTSTP)
-    os.waitid(os.P_PID, one.process.pid, os.WSTOPPED)
-    one.read(0.1)
-    assert one.is_given_back()
-    one.clear()
-    one.process.send_signal(signal.SIGCONT)
-    one.wait("busy")
-    assert one.alternate
-    one.type("q")
-    assert one.ended() == 0 and one.is_given_back()
-
-
-def test_a_service_that_does_not_answer(screen, service):
-    one = screen("--interval", "0.2")
-    one.wait("busy")
+def test_a_service_that_does_not_answer_and_comes_back(screen, service):
+    one, other = screen("--interval", "0.2"), screen("--interval", "0.2")
+    one.wait("sh -c")
+    other.wait("sh -c")
     service.signal(signal.SIGSTOP)
     try:
         one.wait("no answer since")
@@ -206,17 +180,12 @@ def test_a_service_that_does_not_answer(screen, service):
         assert one.ended() == 0 and time.monotonic() - before < 2 and one.is_given_back()
     finally:
         service.signal(signal.SIGCONT)
-
-
-def test_a_service_that_comes_back(screen, service):
-    one = screen("--interval", "0.2")
-    one.wait("busy")
     service.kill()
-    one.wait("nobody listens")
+    other.wait("nobody listens")
     service.restart()
-    one.wait("idle")
-    one.type("q")
-    assert one.ended() == 0
+    other.wait("idle")
+    other.type("q")
+    assert other.ended() == 0
 
 
 def test_what_others_chose_does_not_reach_the_terminal(screen, service, run_berth):
