@@ -125,7 +125,7 @@ bool access_refresh(struct access *a)
     a->grants = grants;
     a->stat = st;
     a->broken = false;
-    log_info("access file %s: %zu grants", a->file, grants.count);
+    log_info("access file %s: %zu grant%s", a->file, grants.count, grants.count == 1 ? "" : "s");
     return true;
 }
 

@@ -26,7 +26,7 @@ sandbox_create()
     case $2 in
     none | host) sandbox_network="\"$2\"" ;;
     *[!A-Za-z0-9.:*,/_-]* | '')
-        echo "sandbox_create: $2: none, host, or HOST:PORT with commas between them" >&2
+        echo "sandbox_create: the second word is the network: none, host, or HOST:PORT with commas between them, not '$2'" >&2
         return 2 ;;
     *) sandbox_network="{\"allow\": [\"$(printf %s "$2" | sed 's/,/", "/g')\"]}" ;;
     esac
