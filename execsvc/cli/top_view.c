@@ -289,8 +289,10 @@ static int add_mount(struct top_table *t, const json_t *o, const char *name)
     else
         (void)strcpy(cache, "-");
     const char *cells[] = {name, state, lag, ping, trips, files, cache, string(o, "url")};
-    bool well = strcmp(state, "connected") == 0;
-    return top_table_add(t, cells, well ? TOP_PLAIN : serving ? TOP_WARNING : TOP_BAD);
+    /* A member is idle until it is wanted. */
+    bool well = strcmp(state, "connected") == 0 || strcmp(state, "idle") == 0;
+    bool soon = serving || strcmp(state, "connecting") == 0;
+    return top_table_add(t, cells, well ? TOP_PLAIN : soon ? TOP_WARNING : TOP_BAD);
 }
 
 static int add_mounts(const json_t *sample, struct top_table *t)

@@ -363,6 +363,12 @@ static void corpus(const char *dir)
         "\"network\":{"
         "\"none\":[\"-n\"]},\"memory\":[\"-m\",\"{value}\"],\"inside\":[\"pids\"]}}";
     write_seed(dir, "fuzz_profile", "profile", '{', bytes_of_string(profile));
+    static const char decision[] =
+        "erth-egress: egress {\"time\":\"2026-01-02T03:04:05.678Z\",\"workspace\":\"a\","
+        "\"method\":\"CONNECT\",\"host\":\"a.example\",\"entry\":\"*:*\",\"address\":\"192.0.2.1\","
+        "\"verdict\":\"refused\",\"reason\":\"no\",\"bytes_up\":1,\"bytes_down\":2,"
+        "\"duration_ms\":3,\"port\":443}";
+    write_seed(dir, "fuzz_history", "decision", 'b', bytes_of_string(decision));
     static const char *const ids[] = {"hread", "./../etc", "aa%2F", "%2E.", "~~", "\xc3\xa9"};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         char name[16];
