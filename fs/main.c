@@ -84,9 +84,9 @@ static void on_ready(void *context)
 }
 
 /* In the parent: waits for the outcome and reports it. */
-static int wait_outcome(int fd, const char *mountpoint, bool may_ask)
+static int wait_outcome(int fd, bool may_ask)
 {
-    struct progress *progress = may_ask ? NULL : progress_start(mountpoint, 0, PROGRESS_STEPS);
+    struct progress *progress = may_ask ? NULL : progress_start("mount", 0, PROGRESS_STEPS);
     progress_step(progress, "waiting for the service");
     char text[FAILURE_TEXT_MAX];
     size_t len = 0;
@@ -337,8 +337,7 @@ static int serve(const struct options *o, const struct client_settings *settings
 }
 
 /* may_ask: a command that connects may want a password of whoever sits there. */
-static int go_to_background(const char *mountpoint, bool may_ask, int *ret_outcome_fd,
-                            struct failure *f)
+static int go_to_background(bool may_ask, int *ret_outcome_fd, struct failure *f)
 {
     int fds[2];
     if (pipe2(fds, O_CLOEXEC) < 0)
@@ -349,7 +348,7 @@ static int go_to_background(const char *mountpoint, bool may_ask, int *ret_outco
         return failure_set(f, -errno, "fork: %s", strerror(errno));
     if (pid > 0) {
         (void)close(fds[1]);
-        exit(wait_outcome(fds[0], mountpoint, may_ask));
+        exit(wait_outcome(fds[0], may_ask));
     }
     (void)close(fds[0]);
     (void)setsid();
@@ -410,8 +409,8 @@ int main(int argc, char *argv[])
         return EXIT_SUCCESS;
     int outcome_fd = -1;
     if (!o.foreground) {
-        r = go_to_background(mountpoint, settings.url && strncmp(settings.url, "exec:", 5) == 0,
-                             &outcome_fd, &f);
+        r = go_to_background(settings.url && strncmp(settings.url, "exec:", 5) == 0, &outcome_fd,
+                             &f);
         if (r < 0) {
             log_error("%s", f.text);
             return EXIT_FAILURE;

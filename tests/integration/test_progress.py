@@ -66,7 +66,7 @@ def test_while_the_service_works(harness, service, terminal, run_berth, tmp_path
     service.signal(signal.SIGSTOP)
     try:
         one = terminal("mount", tmp_path / "m")
-        one.wait("waiting for the service, 1 s")
+        one.wait("mount: waiting for the service, 1 s")
     finally:
         service.signal(signal.SIGCONT)
     try:
