@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "base/cleanup.h"
 #include "base/file.h"
@@ -18,6 +19,8 @@
 /* Longer directory names would pass NAME_MAX with the suffix. */
 #define PLAIN_MAX (THREAD_NAME_MAX - (sizeof SUFFIX - 1))
 #define LOCK_NAME ".lock"
+#define TEMPORARY ".new-"
+#define LEFT_OVER_S 3600 /* no write takes so long */
 
 /* --- the directory --------------------------------------------------------------- */
 
@@ -130,7 +133,7 @@ static int write_file(int directory, const char *text, const char *file, bool is
     uint64_t random;
     if (getrandom(&random, sizeof random, 0) != sizeof random)
         return -EIO;
-    (void)snprintf(temporary, sizeof temporary, ".new-%016llx", (unsigned long long)random);
+    (void)snprintf(temporary, sizeof temporary, TEMPORARY "%016llx", (unsigned long long)random);
     _cleanup_close_ int fd =
         openat(directory, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
@@ -246,7 +249,29 @@ static bool is_place(const char *file)
            strcmp(file + len - (sizeof SUFFIX - 1), SUFFIX) == 0;
 }
 
-static int read_all(int fd, const char *path, struct places *l)
+static int leave_out(const char *path, const char *file, bool all, const struct failure *why,
+                     struct failure *f)
+{
+    char shown[THREAD_NAME_MAX + 1];
+    (void)log_escape(file, strlen(file), shown, sizeof shown);
+    if (all)
+        return failure_set(f, -EBADMSG, "%s/%s: %s", path, shown, why->text);
+    log_warning("%s/%s: %s", path, shown, why->text);
+    return 0;
+}
+
+/* What a writer that was killed has left. */
+static void remove_left_over(int directory, const char *file)
+{
+    struct stat st;
+    if (strncmp(file, TEMPORARY, strlen(TEMPORARY)) == 0 &&
+        fstatat(directory, file, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+        st.st_mtime < time(NULL) - LEFT_OVER_S)
+        (void)unlinkat(directory, file, 0);
+}
+
+/* all: of one that cannot be read the failure is set. */
+static int read_all(int fd, const char *path, bool all, struct places *l, struct failure *f)
 {
     int r = 0;
     DIR *directory = fdopendir(fd);
@@ -258,39 +283,50 @@ static int read_all(int fd, const char *path, struct places *l)
     for (const struct dirent *entry; r == 0 && (entry = readdir(directory));) {
         struct failure why;
         _cleanup_place_ struct place p = {0};
-        if (!is_place(entry->d_name))
+        if (!is_place(entry->d_name)) {
+            remove_left_over(dirfd(directory), entry->d_name);
             continue;
-        r = l->count < PLACES_MAX ? read_file(dirfd(directory), entry->d_name, &p, &why) : -E2BIG;
-        if (r == 0) {
-            r = add(l, &p);
-        } else if (r != -ENOMEM && r != -E2BIG) {
-            char shown[THREAD_NAME_MAX + 1];
-            if (r != -ENOENT)
-                log_warning("%s/%s: %s", path,
-                            log_escape(entry->d_name, strlen(entry->d_name), shown, sizeof shown),
-                            why.text);
-            r = 0;
         }
+        if (l->count == PLACES_MAX) {
+            r = failure_set(f, -E2BIG, "%s: more places than can be listed", path);
+            break;
+        }
+        r = read_file(dirfd(directory), entry->d_name, &p, &why);
+        if (r == 0)
+            r = add(l, &p);
+        else if (r == -ENOENT)
+            r = 0; /* removed meanwhile */
+        else if (r != -ENOMEM)
+            r = leave_out(path, entry->d_name, all, &why, f);
     }
     (void)closedir(directory);
     return r;
 }
 
-int places_list(places_each_fn *each, void *context, struct failure *ret_failure)
+static int list(bool all, places_each_fn *each, void *context, struct failure *f)
 {
     _cleanup_close_ int directory = -1;
     _cleanup_free_ char *path = NULL;
     _cleanup_(places_release) struct places l = {0};
-    int r = open_directory(false, &directory, &path, ret_failure);
+    int r = open_directory(false, &directory, &path, f);
     if (r < 0)
         return r == -ENOENT ? 0 : r;
-    r = read_all(take_fd(&directory), path, &l);
-    if (r < 0)
-        return failure_set(ret_failure, r, "%s: %s", path,
-                           r == -E2BIG ? "more places than can be listed" : strerror(-r));
+    r = read_all(take_fd(&directory), path, all, &l, f);
+    if (r == -E2BIG || r == -EBADMSG)
+        return r;
     if (l.count)
         qsort(l.items, l.count, sizeof *l.items, compare);
     for (size_t i = 0; r == 0 && i < l.count; i++)
         r = each(context, &l.items[i]);
-    return r < 0 ? failure_set(ret_failure, r, "%s: %s", path, strerror(-r)) : 0;
+    return r < 0 ? failure_set(f, r, "%s: %s", path, strerror(-r)) : 0;
+}
+
+int places_list(places_each_fn *each, void *context, struct failure *ret_failure)
+{
+    return list(false, each, context, ret_failure);
+}
+
+int places_list_all(places_each_fn *each, void *context, struct failure *ret_failure)
+{
+    return list(true, each, context, ret_failure);
 }

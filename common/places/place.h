@@ -79,3 +79,7 @@ int place_lock(const char *name, int *ret_fd, struct failure *ret_failure);
  * warning in the log. No directory is an empty list. */
 typedef int places_each_fn(void *context, struct place *p);
 int places_list(places_each_fn *each, void *context, struct failure *ret_failure);
+
+/* The same where it matters that none is missing: a file that cannot be read (damaged, of a later
+ * version, writable by others) is an error, and each is not called. */
+int places_list_all(places_each_fn *each, void *context, struct failure *ret_failure);

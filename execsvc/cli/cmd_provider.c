@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "cli/at_place.h"
 #include "cli/cli.h"
+#include "cli/orphans.h"
 #include "cli/programs.h"
 #include "cli/text.h"
 #include "provider/parameters.h"
@@ -27,16 +28,16 @@ const char provider_usage[] =
     "  ls        the providers that there are, and whether they were tried with the real system\n"
     "            or with a stand-in for it\n"
     "  show      a profile as it is read, in JSON\n"
-    "  check     whether it could be used here: its programs, its parameters; who holds what of a\n"
-    "            policy, and what would be run\n"
+    "  check     whether it could be used here: its programs, its parameters, whether it answers;\n"
+    "            who holds what of a policy, and what would be run\n"
     "  status    how the sandbox of a workspace is, as the provider says\n"
     "  orphans   sandboxes of yours that the provider has and no workspace here belongs to: what "
     "a\n"
     "            crash may leave\n"
     "\n"
     "  -n, --name     ID is a directory name, as `berth ls -q` and the mount show it\n"
-    "      --remove   destroys the orphans; not while others of yours make some elsewhere with\n"
-    "                 the same state directory\n"
+    "      --remove   destroys the orphans; nothing while it is not sure of all: a file of a\n"
+    "                 workspace cannot be read, or one is being made whose name is not known yet\n"
     "      --json     prints JSON\n"
     "\n"
     "Profiles are looked for in $BERTH_PROVIDERS (directories, separated by ':'),\n"
@@ -111,6 +112,11 @@ static int provider_ls(struct cli *cli, const struct choice *choice, char **word
     if (choice->json) {
         print_json(array);
         return CLI_OK;
+    }
+    if (json_array_size(array) == 0) {
+        cli_error(cli, "no profile in $BERTH_PROVIDERS, ~/.config/berth/providers, "
+                       "/etc/berth/providers, " BERTH_DATADIR "/berth/providers");
+        return CLI_FAILED;
     }
     (void)printf("%-14s  %-8s  %s\n", "NAME", "TRIED", "SUMMARY");
     json_array_foreach(array, i, row)
@@ -202,6 +208,53 @@ static void print_steps(const struct sandbox *s, const char *part)
     }
 }
 
+/* What could be given, also when something of it is missing. */
+static void print_parameters(const struct profile *p)
+{
+    const char *key;
+    json_t *parameter;
+    json_t *all = json_object_get(p->document, "parameters");
+    if (json_object_size(all) > 0)
+        (void)puts("parameters");
+    json_object_foreach(all, key, parameter)
+    {
+        const json_t *given = json_object_get(parameter, "default");
+        const char *text = json_string_value(given);
+        (void)printf("  %-20s ", key);
+        print_text("", json_string_value(json_object_get(parameter, "help")), "");
+        print_text(" (", !given ? "needed" : *text ? text : "may be left out", ")\n");
+    }
+}
+
+static void show_parameters(const char *spec)
+{
+    _cleanup_profile_ struct profile p = {0};
+    _cleanup_free_ char *name = strndup(spec, strcspn(spec, ":"));
+    struct failure f;
+    if (name && profile_find(name, &p, &f) == 0)
+        print_parameters(&p);
+}
+
+static int count_listed(void *context, const char *name)
+{
+    (*(size_t *)context)++;
+    return 0;
+}
+
+/* Whether the provider answers, by what changes nothing. */
+static int ask(const struct profile *p, const json_t *parameters, struct failure *f)
+{
+    size_t count = 0;
+    if (!json_object_get(p->document, "list")) {
+        (void)puts("its programs are here; whether it can be reached is seen when one is made");
+        return 0;
+    }
+    int r = sandbox_list(p, parameters, count_listed, &count, f);
+    if (r == 0)
+        (void)printf("it answers; sandboxes of yours that it has: %zu\n", count);
+    return r;
+}
+
 static int provider_check(struct cli *cli, const struct choice *choice, char **words)
 {
     _cleanup_profile_ struct profile p = {0};
@@ -213,8 +266,10 @@ static int provider_check(struct cli *cli, const struct choice *choice, char **w
     json_t *note;
     if (!words[0] || words[1])
         return cli_usage_error(cli, "check takes the name of a provider, and its parameters");
-    if (find(cli, words[0], &p, &parameters) < 0)
+    if (find(cli, words[0], &p, &parameters) < 0) {
+        show_parameters(words[0]);
         return CLI_FAILED;
+    }
     print_text(profile_text(&p, "name"), "", ": ");
     print_text("", profile_text(&p, "summary"), "\n");
     print_text("profile ", p.file, "\n");
@@ -226,6 +281,7 @@ static int provider_check(struct cli *cli, const struct choice *choice, char **w
     {
         print_text("note: ", json_string_value(note), "\n");
     }
+    print_parameters(&p);
     print_policy(&p);
     int r = sandbox_new_place(&p, bytes_of_string("example"), parameters, &place, &f);
     int found = program_find_static_berthd(&berthd);
@@ -240,13 +296,16 @@ static int provider_check(struct cli *cli, const struct choice *choice, char **w
     }
     if (r == 0)
         r = sandbox_check_needs(&p, &f);
-    if (r == 0 && found < 0 && sandbox_needs_berthd(&p))
+    if (r == 0 && found < 0 && sandbox_needs_berthd(&p, false))
         r = failure_set(&f, found, SANDBOX_NO_BERTHD);
+    if (r == 0 && found < 0 && sandbox_needs_berthd(&p, true))
+        (void)puts("note: there is no static berthd here (BERTH_STATIC_BERTHD): one must be there");
+    if (r == 0 && !profile_is_default_service(&p))
+        r = ask(&p, parameters, &f);
     if (r < 0) {
         cli_error(cli, "%s", f.text);
         return CLI_FAILED;
     }
-    (void)puts("its programs are here");
     return CLI_OK;
 }
 
@@ -307,61 +366,11 @@ static int provider_status(struct cli *cli, const struct choice *choice, char **
 /* --- orphans
  * -------------------------------------------------------------------------------------- */
 
-struct orphans {
-    const char *provider;
-    json_t *known; /* names of sandboxes that places have: keys */
-    json_t *found; /* names that they have not */
-};
-
-static int add_known(void *context, struct place *p)
-{
-    struct orphans *o = context;
-    if (strcmp(p->provider, o->provider) != 0)
-        return 0;
-    return json_object_set_new(o->known, p->sandbox, json_true()) < 0 ||
-                   json_object_set_new(o->known, p->given_name, json_true()) < 0
-               ? -ENOMEM
-               : 0;
-}
-
-static int add_found(void *context, const char *name)
-{
-    struct orphans *o = context;
-    if (json_object_get(o->known, name))
-        return 0;
-    return json_array_append_new(o->found, json_string(name)) < 0 ? -ENOMEM : 0;
-}
-
-static int destroy_orphan(struct cli *cli, const struct profile *profile, json_t *parameters,
-                          const char *name)
-{
-    struct failure f;
-    _cleanup_place_ struct place p = {0};
-    int r = sandbox_new_place(profile, bytes_of_string("orphan"), parameters, &p, &f);
-    struct sandbox s = {.profile = profile, .place = &p, .signal_fd = -1};
-    char *copies[] = {strdup(name), strdup(name)};
-    if (r == 0) {
-        free(p.sandbox);
-        free(p.given_name);
-        p.sandbox = copies[0];
-        p.given_name = copies[1];
-        r = copies[0] && copies[1] ? sandbox_destroy(&s, &f)
-                                   : failure_set(&f, -ENOMEM, "no memory");
-    } else {
-        free(copies[0]);
-        free(copies[1]);
-    }
-    if (r < 0)
-        cli_error(cli, "%s: %s", name, f.text);
-    return r;
-}
-
 static int provider_orphans(struct cli *cli, const struct choice *choice, char **words)
 {
     _cleanup_profile_ struct profile p = {0};
-    _cleanup_(json_release) json_t *parameters = NULL, *known = json_object(),
-                                   *found = json_array();
-    struct failure f;
+    _cleanup_(json_release) json_t *parameters = NULL, *found = NULL;
+    struct failure f, unsure = {0};
     size_t i;
     json_t *name;
     int status = CLI_OK;
@@ -369,32 +378,26 @@ static int provider_orphans(struct cli *cli, const struct choice *choice, char *
         return cli_usage_error(cli, "orphans takes the name of a provider, and its parameters");
     if (find(cli, words[0], &p, &parameters) < 0)
         return CLI_FAILED;
-    struct orphans o = {.provider = profile_text(&p, "name"), .known = known, .found = found};
-    /* The vendor's first: what is made meanwhile has a place before it is there. */
-    json_t *listed = json_array();
-    struct orphans all = {.provider = o.provider, .known = json_object(), .found = listed};
-    int r = sandbox_list(&p, parameters, add_found, &all, &f);
-    json_decref(all.known);
-    if (r == 0)
-        r = places_list(add_known, &o, &f);
-    json_array_foreach(listed, i, name)
-    {
-        if (r == 0)
-            r = add_found(&o, json_string_value(name));
-    }
-    json_decref(listed);
-    if (r < 0) {
-        cli_error(cli, "%s: %s", o.provider, r == -ENOMEM ? strerror(ENOMEM) : f.text);
+    if (orphans_find(&p, parameters, NULL, &found, &unsure, &f) < 0) {
+        cli_error(cli, "%s: %s", profile_text(&p, "name"), f.text);
         return CLI_FAILED;
     }
     if (choice->json)
         print_json(found);
+    if (*unsure.text && json_array_size(found) > 0) {
+        cli_error(cli, "%s%s", unsure.text, choice->remove ? "; nothing was destroyed" : "");
+        status = choice->remove ? CLI_FAILED : CLI_OK;
+    }
     json_array_foreach(found, i, name)
     {
         if (!choice->json)
             print_text("", json_string_value(name), "\n");
-        if (choice->remove && destroy_orphan(cli, &p, parameters, json_string_value(name)) < 0)
+        if (!choice->remove || *unsure.text)
+            continue;
+        if (orphans_destroy(&p, parameters, json_string_value(name), &f) < 0) {
+            cli_error(cli, "%s: %s", json_string_value(name), f.text);
             status = CLI_FAILED;
+        }
     }
     return status;
 }

@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "cli/at_place.h"
+#include "cli/orphans.h"
 #include "cli/policy_text.h"
 #include "cli/programs.h"
 #include "provider/parameters.h"
@@ -46,7 +47,7 @@ static int complete_parameters(struct request *q, json_t *given, struct failure 
 static int find_berthd(struct request *q, struct failure *f)
 {
     int r = program_find_static_berthd(&q->berthd);
-    return r < 0 && sandbox_needs_berthd(&q->profile) ? failure_set(f, r, SANDBOX_NO_BERTHD) : 0;
+    return r < 0 && sandbox_needs_berthd(&q->profile, false) ? failure_set(f, r, SANDBOX_NO_BERTHD) : 0;
 }
 
 static int prepare(struct request *q)
@@ -127,11 +128,15 @@ static void undo(const struct request *q, const char *id, struct sandbox *s, int
                    (error == -ENOTCONN || error == -ETIMEDOUT || error == -ECONNRESET);
     int r = sandbox_destroy(s, &f);
     if (r == 0 && !unknown) {
+        struct failure left;
+        bool may_be_left = orphans_check(&q->profile, p, &left) < 0;
         r = place_remove(p->name, &f);
-        if (r == 0 && json_array_size(steps) > 0)
+        if (may_be_left)
+            cli_error(q->cli, "%s: %s", id, left.text);
+        else if (r == 0 && json_array_size(steps) > 0)
             cli_error(q->cli, "%s: what had been made of its sandbox (%s) was destroyed", id,
                       p->sandbox);
-        if (error == -ETIMEDOUT || error == -EINTR)
+        if (!may_be_left && (error == -ETIMEDOUT || error == -EINTR))
             cli_error(q->cli,
                       "%s: should it come to be made all the same, `berth provider orphans %s` "
                       "finds it",

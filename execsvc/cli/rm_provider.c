@@ -5,6 +5,7 @@
 
 #include "base/cleanup.h"
 #include "cli/at_place.h"
+#include "cli/orphans.h"
 #include "provider/sandbox.h"
 #include "provider/step.h"
 #include "terminal/progress.h"
@@ -132,8 +133,11 @@ int rm_provider_run(struct cli *cli, struct place *p, const char *key, uint32_t 
     r = destroy(cli, &profile, p, key);
     if (r < 0)
         return r;
+    int left = orphans_check(&profile, p, &f);
+    if (left < 0)
+        cli_error(cli, "%s: forgotten here; %s", key, f.text);
     r = place_remove(p->name, &f);
     if (r < 0 && r != -ENOENT)
         cli_error(cli, "%s: %s", key, f.text);
-    return r == -ENOENT ? 0 : r;
+    return r == -ENOENT || r == 0 ? left : r;
 }

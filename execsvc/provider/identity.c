@@ -4,9 +4,11 @@
 #include <sha2.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/file.h"
@@ -19,6 +21,7 @@
 #define PREFIX_MAX 24 /* what people recognise of the thread ID */
 #define HASH_BYTES 6
 #define OWNER_FILE "owner"
+#define BINDING_MAX 16
 
 static void append_hex(char *text, const uint8_t *bytes, size_t count)
 {
@@ -76,40 +79,83 @@ static bool is_label(const char *text)
            strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-") == len;
 }
 
-static int read_owner(const char *path, char text[LABEL_MAX + 1])
+/* What a copy of the file has not: this machine, and this file of its filesystem. */
+static int make_binding(int fd, char text[BINDING_MAX + 1])
 {
-    size_t len;
-    _cleanup_close_ int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    int r = fd < 0 ? -errno : file_read_up_to(fd, text, LABEL_MAX + 1, &len);
-    if (r < 0)
-        return r;
-    if (len == 0 || text[len - 1] != '\n')
-        return -EINVAL;
-    text[len - 1] = '\0';
-    return is_label(text) ? 0 : -EINVAL;
+    struct stat st;
+    char machine[256] = "";
+    size_t len = 0;
+    uint8_t hash[SHA256_DIGEST_LENGTH];
+    SHA2_CTX context;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022))
+        return -EPERM;
+    _cleanup_close_ int id = open("/etc/machine-id", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (id < 0 || file_read_up_to(id, machine, sizeof machine, &len) < 0 || len < 32) {
+        (void)gethostname(machine, sizeof machine - 1);
+        len = strlen(machine);
+    }
+    uint64_t inode = st.st_ino;
+    SHA256Init(&context);
+    SHA256Update(&context, (const uint8_t *)machine, len);
+    SHA256Update(&context, (const uint8_t *)&inode, sizeof inode);
+    SHA256Final(hash, &context);
+    text[0] = '\0';
+    append_hex(text, hash, BINDING_MAX / 2);
+    return 0;
 }
 
-/* One of several that begin at the same time is everybody's. */
-static int write_owner(const char *path, const char *text)
+/* 0: there is none yet, or it is a copy's. -EINVAL: it is something else. */
+static int read_owner(int fd, const char *binding, char text[LABEL_MAX + 1])
 {
-    _cleanup_free_ char *temporary = NULL;
-    if (asprintf(&temporary, "%s.%d", path, (int)getpid()) < 0) {
-        temporary = NULL;
-        return -ENOMEM;
-    }
+    char line[LABEL_MAX + BINDING_MAX + 3];
+    size_t len;
+    int r = file_read_up_to(fd, line, sizeof line, &len);
+    if (r < 0 || len == 0)
+        return r;
+    if (line[len - 1] != '\n')
+        return -EINVAL;
+    line[len - 1] = '\0';
+    char *bound = strchr(line, ' ');
+    if (bound)
+        *bound++ = '\0';
+    if (!is_label(line))
+        return -EINVAL;
+    if (!bound || strcmp(bound, binding) != 0)
+        return 0;
+    (void)strcpy(text, line);
+    return 1;
+}
+
+static int write_owner(int fd, const char *binding, const char *text)
+{
+    char line[LABEL_MAX + BINDING_MAX + 3];
+    int len = snprintf(line, sizeof line, "%s %s\n", text, binding);
+    if (ftruncate(fd, 0) < 0 || lseek(fd, 0, SEEK_SET) < 0)
+        return -errno;
+    int r = file_write_all(fd, line, (size_t)len);
+    return r == 0 && fsync(fd) < 0 ? -errno : r;
+}
+
+/* In its place, since another file would be another inode. */
+static int find_owner(const char *path, char text[LABEL_MAX + 1])
+{
+    char binding[BINDING_MAX + 1];
     _cleanup_close_ int fd =
-        open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+        open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
     if (fd < 0)
         return -errno;
-    int r = file_write_all(fd, text, strlen(text));
+    while (flock(fd, LOCK_EX) < 0)
+        if (errno != EINTR)
+            return -errno;
+    int r = make_binding(fd, binding);
     if (r == 0)
-        r = file_write_all(fd, "\n", 1);
-    if (r == 0 && fsync(fd) < 0)
-        r = -errno;
-    if (r == 0 && link(temporary, path) < 0 && errno != EEXIST)
-        r = -errno;
-    (void)unlink(temporary);
-    return r;
+        r = read_owner(fd, binding, text);
+    if (r != 0)
+        return r < 0 ? r : 0;
+    r = make_owner(text);
+    return r == 0 ? write_owner(fd, binding, text) : r;
 }
 
 /* Beside the directory of places, which a lock makes. */
@@ -129,24 +175,18 @@ static int owner_path(char **ret, struct failure *f)
 int sandbox_owner(char **ret, struct failure *ret_failure)
 {
     _cleanup_free_ char *path = NULL;
-    char text[LABEL_MAX + 2];
+    char text[LABEL_MAX + 1];
     int r = owner_path(&path, ret_failure);
     if (r < 0)
         return r;
-    r = read_owner(path, text);
-    if (r == -ENOENT) {
-        r = make_owner(text);
-        if (r == 0)
-            r = write_owner(path, text);
-        if (r == 0)
-            r = read_owner(path, text);
-    }
+    r = find_owner(path, text);
     if (r == 0 && !(*ret = strdup(text)))
         r = -ENOMEM;
-    return r < 0
-               ? failure_set(ret_failure, r, "%s: %s", path,
-                             r == -EINVAL ? "is not what this program writes there" : strerror(-r))
-               : 0;
+    return r < 0 ? failure_set(ret_failure, r, "%s: %s", path,
+                               r == -EINVAL  ? "is not what this program writes there"
+                               : r == -EPERM ? "must be a file of yours that nobody else can write"
+                                             : strerror(-r))
+                 : 0;
 }
 
 /* --- names ---------------------------------------------------------------------------------- */

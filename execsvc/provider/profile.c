@@ -202,12 +202,27 @@ static int check_parameters(struct checked *c, const json_t *parameters)
     return 0;
 }
 
+static int check_statuses(struct checked *c, const char *path, const json_t *statuses)
+{
+    size_t i;
+    json_t *value;
+    if (!json_is_array(statuses) || json_array_size(statuses) > PROFILE_LIST_MAX)
+        return wrong(c, path, "must be a list of numbers");
+    json_array_foreach((json_t *)(uintptr_t)statuses, i, value)
+    {
+        if (!json_is_integer(value) || json_integer_value(value) < 1 ||
+            json_integer_value(value) > 255)
+            return wrong(c, path, "[%zu] must be an exit status, 1 to 255", i);
+    }
+    return 0;
+}
+
 static int check_step(struct checked *c, const char *path, const json_t *step)
 {
-    static const char *const known[] = {"run",     "what",   "timeout", "stdin",
-                                        "capture", "unless", NULL};
+    static const char *const known[] = {"run",     "what",   "timeout",      "stdin",
+                                        "capture", "unless", "unless_fails", NULL};
     static const char *const required[] = {"run", NULL};
-    char inner[PATH_TEXT + 16];
+    char inner[PATH_TEXT + 24];
     const json_t *timeout = json_object_get(step, "timeout");
     const json_t *capture = json_object_get(step, "capture");
     const json_t *input = json_object_get(step, "stdin"), *what = json_object_get(step, "what");
@@ -221,6 +236,11 @@ static int check_step(struct checked *c, const char *path, const json_t *step)
     if (r == 0 && unless) {
         (void)snprintf(inner, sizeof inner, "%s.unless", path);
         r = check_command(c, inner, unless);
+    }
+    if (r == 0 && json_object_get(step, "unless_fails")) {
+        (void)snprintf(inner, sizeof inner, "%s.unless_fails", path);
+        r = unless ? check_statuses(c, inner, json_object_get(step, "unless_fails"))
+                   : wrong(c, inner, "is of \"unless\"");
     }
     if (r < 0)
         return r;
@@ -262,8 +282,6 @@ static int check_gone(struct checked *c, const json_t *gone)
 {
     static const char *const known[] = {"status", "text", NULL}, *const required[] = {NULL};
     const json_t *status = json_object_get(gone, "status"), *text = json_object_get(gone, "text");
-    size_t i;
-    json_t *value;
     if (!gone)
         return 0;
     int r = check_keys(c, "gone", gone, known, required);
@@ -274,15 +292,7 @@ static int check_gone(struct checked *c, const json_t *gone)
     /* Any failure, else, would be taken for one that says that there is nothing left. */
     if (json_array_size(text) == 0 && json_array_size(status) == 0)
         return wrong(c, "gone", "neither \"status\" nor \"text\" says anything");
-    if (status && (!json_is_array(status) || json_array_size(status) > PROFILE_LIST_MAX))
-        return wrong(c, "gone.status", "must be a list of numbers");
-    json_array_foreach((json_t *)(uintptr_t)status, i, value)
-    {
-        if (!json_is_integer(value) || json_integer_value(value) < 1 ||
-            json_integer_value(value) > 255)
-            return wrong(c, "gone.status", "[%zu] must be an exit status, 1 to 255", i);
-    }
-    return 0;
+    return status ? check_statuses(c, "gone.status", status) : 0;
 }
 
 static int check_status(struct checked *c, const json_t *status)

@@ -13,7 +13,7 @@
  *     "policy"?:  { FIELD: WORDS of a limit, with {value}, or { word: WORDS, … },
  *                   "inside": [ FIELD, … ] } }
  *   STEP: { "run": WORDS, "what"?, "timeout"?: seconds, "stdin"?: file, "capture"?: "sandbox",
- *           "unless"?: WORDS }
+ *           "unless"?: WORDS, "unless_fails"?: [ exit status, … ] }
  *
  * WORDS are words of a command line, in which {NAME} stands for a parameter or for what template.h
  * knows; a list among them is left out when what it has of those is empty. An unknown key, and an

@@ -104,13 +104,37 @@ static bool is_good(const struct step_result *result)
 
 /* --- creating ------------------------------------------------------------------------------ */
 
-static bool names_berthd(const json_t *step)
+/* value: "{berthd}" … */
+static bool names_value(const json_t *step, const char *value)
 {
     _cleanup_free_ char *text = json_dumps(step, JSON_COMPACT | JSON_ENCODE_ANY);
-    return text && strstr(text, "{berthd}");
+    return text && strstr(text, value);
 }
 
-bool sandbox_needs_berthd(const struct profile *p)
+static bool names_berthd(const json_t *step)
+{
+    return names_value(step, "{berthd}");
+}
+
+bool sandbox_name_is_unknown(const struct profile *p, const struct place *place)
+{
+    size_t i;
+    json_t *step;
+    json_array_foreach(json_object_get(p->document, "create"), i, step)
+    {
+        if (json_object_get(step, "capture"))
+            return strcmp(place->sandbox, place->given_name) == 0;
+    }
+    return false;
+}
+
+bool sandbox_destroys_by_name(const struct profile *p)
+{
+    const json_t *steps = json_object_get(p->document, "destroy");
+    return steps && names_value(steps, "{name}");
+}
+
+bool sandbox_needs_berthd(const struct profile *p, bool or_may)
 {
     static const char *const parts[] = {"create", "install"};
     size_t i;
@@ -119,7 +143,7 @@ bool sandbox_needs_berthd(const struct profile *p)
         json_array_foreach(json_object_get(p->document, parts[part]), i, step)
         {
             /* What is there already may do. */
-            if (names_berthd(step) && !json_object_get(step, "unless"))
+            if (names_berthd(step) && (or_may || !json_object_get(step, "unless")))
                 return true;
         }
     return false;
@@ -166,6 +190,18 @@ static int take_captured(struct sandbox *s, const char *name, const struct step_
     return place_write(s->place, false, f);
 }
 
+static bool has_status(const json_t *statuses, int status)
+{
+    size_t i;
+    json_t *value;
+    json_array_foreach((json_t *)(uintptr_t)statuses, i, value)
+    {
+        if (json_integer_value(value) == status)
+            return true;
+    }
+    return false;
+}
+
 /* 1: what "unless" looks for is there already. */
 static int is_done(struct sandbox *s, const json_t *step, const char *name, struct failure *f)
 {
@@ -174,7 +210,8 @@ static int is_done(struct sandbox *s, const json_t *step, const char *name, stru
     if (!unless)
         return 0;
     int r = run(s, unless, NULL, timeout_of(step), &result, f);
-    if (r == 0 && (result.interrupted || result.timed_out))
+    if (r == 0 && (result.interrupted || result.timed_out ||
+                   has_status(json_object_get(step, "unless_fails"), result.status)))
         r = say(name, &result, timeout_of(step), f);
     return r < 0 ? r : result.status == 0;
 }
@@ -246,10 +283,7 @@ static bool is_gone(const struct profile *p, const struct step_result *result)
     json_t *value;
     if (!gone || result->timed_out || result->interrupted || result->status == 0)
         return false;
-    json_array_foreach((json_t *)(uintptr_t)statuses, i, value)
-    {
-        status = status || json_integer_value(value) == result->status;
-    }
+    status = status || has_status(statuses, result->status);
     json_array_foreach((json_t *)(uintptr_t)texts, i, value)
     {
         text = text || has_text(&result->errors, json_string_value(value)) ||

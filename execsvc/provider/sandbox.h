@@ -27,15 +27,23 @@ struct sandbox {
 int sandbox_new_place(const struct profile *p, struct bytes id, json_t *parameters,
                       struct place *ret, struct failure *ret_failure);
 
-/* "me-laptop-1a2b3c4d": a DNS label, this user's on this machine, for the vendor's labels. */
+/* "me-laptop-1a2b3c4d": a DNS label, for the vendor's labels: this user's on this machine, from
+ * this state directory. It is made once and kept there; a copy of the directory, here or on another
+ * machine, gets one of its own. */
 int sandbox_owner(char **ret, struct failure *ret_failure);
 
 #define SANDBOX_NO_BERTHD                                                              \
     "there is no static berthd to put into the sandbox: install it, or name one with " \
     "BERTH_STATIC_BERTHD"
 
-/* True if a step that is run in any case wants {berthd}. */
-bool sandbox_needs_berthd(const struct profile *p);
+/* True if a step that is run in any case wants {berthd}; or_may: also one that may not be run. */
+bool sandbox_needs_berthd(const struct profile *p, bool or_may);
+
+/* True while the provider's own name of it is still to be told by a step ("capture"). */
+bool sandbox_name_is_unknown(const struct profile *p, const struct place *place);
+
+/* True if "destroy" takes what we called it, so that it reaches one whose name was never told. */
+bool sandbox_destroys_by_name(const struct profile *p);
 
 /* Says which program is not here. -ENOENT. */
 int sandbox_check_needs(const struct profile *p, struct failure *ret_failure);

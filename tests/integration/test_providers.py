@@ -3,6 +3,7 @@ does what a vendor's might do wrong. The vendors' own profiles: test_provider_pr
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -278,6 +279,98 @@ def test_orphans(sandboxes):
     sandboxes.misbehave("fail-list")
     out = sandboxes.berth("provider", "orphans", "--remove", "plain")
     assert out.returncode == 1 and len(sandboxes.boxes()) == 2
+
+
+@pytest.mark.parametrize("damage", ["writable", "later", "key", "cut"])
+def test_orphans_are_not_guessed(sandboxes, damage):
+    """While the file of one workspace cannot be read, its sandbox could be taken for an orphan: none is."""
+    sandboxes.profile()
+    sandboxes.berth("create", "--provider", "plain", "a", "b", check=True)
+    os.unlink(sandboxes.places / "b.json")
+    path = sandboxes.places / "a.json"
+    document = json.loads(path.read_text())
+    if damage == "writable":
+        path.chmod(0o664)
+    elif damage == "later":
+        path.write_text(json.dumps({**document, "version": 2}))
+    elif damage == "key":
+        path.write_text(json.dumps({**document, "future": 1}))
+    else:
+        path.write_text(path.read_text()[:-20])
+    for more in ([], ["--remove"]):
+        out = sandboxes.berth("provider", "orphans", *more, "plain")
+        assert out.returncode == 1 and "a.json" in out.stderr and out.stdout == "", out
+        assert len(sandboxes.boxes()) == 2
+    path.write_text(json.dumps(document))
+    path.chmod(0o600)
+    sandboxes.berth("provider", "orphans", "--remove", "plain", check=True)
+    assert one(sandboxes)["name"] == document["sandbox"]
+
+
+def test_orphans_of_another_profile(sandboxes):
+    """Two profiles for one system: what one has made is no orphan of the other's."""
+    sandboxes.profile()
+    sandboxes.profile(name="other")
+    sandboxes.berth("create", "--provider", "plain", "a", check=True)
+    assert sandboxes.berth("provider", "orphans", "--remove", "other", check=True).stdout == ""
+    assert len(sandboxes.boxes()) == 1
+
+
+CAPTURING = {"create": [{**PLAIN["create"][0], "capture": "sandbox"}]}
+
+
+def test_orphans_while_one_is_made(sandboxes):
+    """A sandbox whose name its maker is still to be told is no orphan; of one that was killed before, `berth rm`
+    says that it may be there."""
+    sandboxes.profile(**CAPTURING)
+    sandboxes.misbehave("own-name")
+    sandboxes.misbehave("hang-after-create")
+    maker = start_create(sandboxes, "a")
+    wait_until(sandboxes.boxes, 20, "a sandbox")
+    name = one(sandboxes)["name"]
+    out = sandboxes.berth("provider", "orphans", "plain")
+    assert out.returncode == 0 and out.stdout == name + "\n" and "being made" in out.stderr
+    out = sandboxes.berth("provider", "orphans", "--remove", "plain")
+    assert out.returncode == 1 and "nothing was destroyed" in out.stderr and len(sandboxes.boxes()) == 1
+    maker.send_signal(signal.SIGKILL)
+    maker.communicate(timeout=20)
+    out = sandboxes.berth("rm", "a")
+    assert out.returncode == 1 and name in out.stderr and "berth provider orphans plain" in out.stderr
+    assert sandboxes.place_names() == [] and len(sandboxes.boxes()) == 1
+    sandboxes.berth("provider", "orphans", "--remove", "plain", check=True)
+    assert sandboxes.boxes() == []
+    # One that was not made at all is removed without a word.
+    sandboxes.misbehave("hang-create")
+    maker = start_create(sandboxes, "b")
+    wait_until(sandboxes.place_names, 20, "a place")
+    maker.send_signal(signal.SIGKILL)
+    maker.communicate(timeout=20)
+    assert sandboxes.berth("rm", "b", check=True).stderr == ""
+
+
+def test_garbled_name_is_told(sandboxes):
+    """What cannot have been destroyed is not said to have been."""
+    sandboxes.profile(**CAPTURING)
+    sandboxes.misbehave("own-name")
+    sandboxes.misbehave("say", "two words\n")
+    out = sandboxes.berth("create", "--provider", "plain", "a")
+    assert out.returncode == 1 and "orphans plain" in out.stderr and "was destroyed" not in out.stderr
+    assert len(sandboxes.boxes()) == 1
+
+
+def test_copied_state_is_another_owner(sandboxes):
+    """A copy of the state directory (a clone, a backup that was restored) owns nothing that is made elsewhere."""
+    sandboxes.profile()
+    sandboxes.berth("create", "--provider", "plain", "a", check=True)
+    copy = sandboxes.state / "copy"
+    shutil.copytree(sandboxes.places.parents[1], copy)
+    sandboxes.berth("create", "--provider", "plain", "b", check=True)
+    out = sandboxes.berth("provider", "orphans", "--remove", "plain", check=True, more={"XDG_STATE_HOME": str(copy)})
+    assert out.stdout == "" and len(sandboxes.boxes()) == 2
+    # The original is as before.
+    os.unlink(sandboxes.places / "b.json")
+    lost = sandboxes.berth("provider", "orphans", "plain", check=True).stdout.split()
+    assert len(lost) == 1 and lost[0].startswith("berth-b-")
 
 
 def test_rm_obeys_the_service(sandboxes):

@@ -114,6 +114,21 @@ static void list_and_leave_out(void **state)
     assert_int_equal(system(path), 0);
     assert_int_equal(places_list(count, names, &f), 0);
     assert_string_equal(names, "a b ");
+    /* Where none may be missing, none is told of. */
+    assert_int_equal(places_list_all(count, names, &f), -EBADMSG);
+    assert_string_equal(names, "a b ");
+    (void)snprintf(path, sizeof path,
+                   "cd %s/berth-client/places && rm -r c.json e.json f.json g.json && "
+                   "touch .new-1 && touch -d '2 hours ago' .new-2",
+                   directory);
+    assert_int_equal(system(path), 0);
+    names[0] = '\0';
+    assert_int_equal(places_list_all(count, names, &f), 0);
+    assert_string_equal(names, "a b ");
+    (void)snprintf(path, sizeof path,
+                   "cd %s/berth-client/places && test -e .new-1 && ! test -e .new-2 && rm .new-1",
+                   directory);
+    assert_int_equal(system(path), 0);
     _cleanup_place_ struct place read = {0};
     (void)snprintf(path, sizeof path, "%s/berth-client/places/a.json", directory);
     assert_int_equal(chmod(path, 0620), 0);
