@@ -175,6 +175,12 @@ static bool is_passed_on(enum wire_type type)
     case WIRE_EXEC_POLICY_SET:
     case WIRE_EXEC_USAGE:
     case WIRE_EGRESS_LOG:
+    case WIRE_SNAPSHOT_CREATE:
+    case WIRE_SNAPSHOT_LIST:
+    case WIRE_SNAPSHOT_REMOVE:
+    case WIRE_WORKSPACE_RESTORE:
+    case WIRE_WORKSPACE_VISIBILITY:
+    case WIRE_WORKSPACE_SET_VISIBILITY:
         return true;
     default:
         return false;
@@ -184,7 +190,9 @@ static bool is_passed_on(enum wire_type type)
 /* These take as long as they take. */
 static bool is_lasting(const struct wire_message *m)
 {
-    return m->type == WIRE_EXEC || m->type == WIRE_EXEC_ATTACH || m->type == WIRE_EXEC_KILL;
+    return m->type == WIRE_EXEC || m->type == WIRE_EXEC_ATTACH || m->type == WIRE_EXEC_KILL ||
+           m->type == WIRE_SNAPSHOT_CREATE || m->type == WIRE_SNAPSHOT_REMOVE ||
+           m->type == WIRE_WORKSPACE_RESTORE;
 }
 
 int forward_open(struct peer *p, const struct wire_frame *frame)

@@ -114,8 +114,7 @@ int cli_option_error(const struct cli *cli, int option, char **argv)
         return cli_usage_error(cli, "there is no option -%c", optopt);
     if (optopt)
         return cli_usage_error(cli, "%.*s takes no value", (int)strcspn(word, "="), word);
-    return cli_usage_error(cli, "there is no option %s, or it is not clear which one is meant",
-                           word);
+    return cli_usage_error(cli, "there is no option %s, or it begins several", word);
 }
 
 int cli_finish_output(const struct cli *cli, int status)

@@ -5,6 +5,7 @@
 
 #include "base/buffer.h"
 #include "base/cleanup.h"
+#include "cli/at_place.h"
 #include "cli/cli.h"
 #include "cli/programs.h"
 #include "config/services.h"
@@ -118,7 +119,8 @@ struct target {
     bool all;
     char **urls; /* borrowed */
     size_t url_count;
-    char *mountpoint; /* borrowed */
+    char *mountpoint;      /* borrowed */
+    const char *workspace; /* of -w; borrowed */
 };
 
 static bool is_joined(const struct target *t)
@@ -235,6 +237,8 @@ static int parse(struct cli *cli, int argc, char **argv, struct words *w, struct
         } else if (option == 'w' || option == 'o') {
             add(w, option == 'w' ? dash_w : dash_o);
             add(w, optarg);
+            if (option == 'w')
+                t->workspace = optarg;
         } else if (option == OPTION_SERVICE) {
             status = add_service(cli, t, optarg);
         } else if (option == OPTION_ALL) {
@@ -272,6 +276,9 @@ static int mount_target(struct cli *cli, const struct target *t, const struct wo
 {
     static char name[] = "berthfs", dashes[] = "--";
     bool joined = is_joined(t);
+    bool is_told = t->url_count || cli->flags.url || cli->flags.service;
+    if (!joined && !is_told && t->workspace && !at_place_use(cli, t->workspace, false))
+        return CLI_FAILED;
     if (!joined && !cli_load_settings(cli))
         return CLI_FAILED;
     add(all, name);
