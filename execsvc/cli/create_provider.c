@@ -47,7 +47,8 @@ static int complete_parameters(struct request *q, json_t *given, struct failure 
 static int find_berthd(struct request *q, struct failure *f)
 {
     int r = program_find_static_berthd(&q->berthd);
-    return r < 0 && sandbox_needs_berthd(&q->profile, false) ? failure_set(f, r, SANDBOX_NO_BERTHD) : 0;
+    return r < 0 && sandbox_needs_berthd(&q->profile, false) ? failure_set(f, r, SANDBOX_NO_BERTHD)
+                                                             : 0;
 }
 
 static int prepare(struct request *q)

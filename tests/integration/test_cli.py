@@ -126,7 +126,7 @@ def test_ids_that_are_none(run_berth, service, command, thread_id):
 
 def test_many_workspaces_are_listed_in_pages(run_berth, service):
     ids = [f"w{number:04}" for number in range(1200)]
-    run_berth("create", *ids, check=True)
+    run_berth("create", *ids, check=True, timeout=120)  # each is made durable
     assert run_berth("ls", "-q", check=True).stdout.split() == ids
 
 
