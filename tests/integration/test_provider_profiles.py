@@ -1,10 +1,13 @@
 """The profiles that Berth comes with: ssh with a real sshd, local with the service itself, and others with
-stand-ins that follow the vendor's documented command line. Docker, Podman and Kubernetes: test_engines.py and
+stand-ins that follow the vendor's documented command line or interface. Docker, Podman and Kubernetes: test_engines.py and
 test_kubernetes.py."""
 
 import getpass
 import json
+import os
 import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ import pytest
 from lib.harness import wait_until
 from lib.sandboxes import PROFILES, STANDINS, Sandboxes
 from lib.sshd import Sshd
+from lib.standins import boat as boat_standin
+from lib.standins import opensandbox as opensandbox_standin
 
 ALL = sorted(path.stem for path in PROFILES.glob("*.json"))
 
@@ -151,3 +156,135 @@ def test_islo(sandboxes):
     box = use(sandboxes, "islo:image=ubuntu")
     assert box["image"] == "ubuntu"
     assert sandboxes.berth("provider", "orphans", "islo").returncode == 1
+
+
+@pytest.fixture
+def opensandbox(sandboxes):
+    service = opensandbox_standin.OpenSandbox()
+    sandboxes.env["OPEN_SANDBOX_API_KEY"] = opensandbox_standin.KEY
+    yield service
+    service.stop()
+
+
+def live(sandboxes, spec, *options):
+    """A whole life in one sandbox, which a crash forgets and orphans finds; what the stand-in has of it."""
+    sandboxes.berth("create", "--provider", spec, *options, "a", check=True, timeout=240)
+    box = sandboxes.boxes()[0]
+    out = sandboxes.berth("exec", "-w", "a", "-i", "--", "sh", "-c", "cat; exit 7", input="in\n", timeout=120)
+    assert (out.returncode, out.stdout) == (7, "in\n")
+    assert "there     ready" in sandboxes.berth("provider", "status", "a", check=True, timeout=60).stdout
+    place = sandboxes.place("a")
+    (sandboxes.places / "a.json").rename(sandboxes.state / "kept")
+    found = sandboxes.berth("provider", "orphans", "--remove", spec, check=True, timeout=60).stdout
+    assert found == place["sandbox"] + "\n" and sandboxes.boxes() == []
+    (sandboxes.state / "kept").rename(sandboxes.places / "a.json")
+    sandboxes.berth("rm", "a", check=True, timeout=120)
+    assert sandboxes.place_names() == []
+    return box
+
+
+@pytest.mark.timeout(300)
+def test_opensandbox(sandboxes, opensandbox):
+    policy = sandboxes.state / "policy"
+    policy.write_text(json.dumps({"limits": {"memory": "256M", "cpu": 0.5}}))
+    spec = f"opensandbox:server={opensandbox.url},image=python:3.12,egress=deny,lifetime=0"
+    request = live(sandboxes, spec, "--policy", str(policy))["request"]
+    assert request["image"] == {"uri": "python:3.12"} and request["timeout"] is None
+    assert request["resourceLimits"] == {"cpu": "0.5", "memory": "256Mi"}
+    assert request["networkPolicy"] == {"defaultAction": "deny"}
+    assert set(request["metadata"]) == {"created-by", "created-at", "berth-name"}
+
+
+@pytest.mark.timeout(300)
+def test_opensandbox_refuses(sandboxes, opensandbox):
+    """What the server says is told, and nothing is left."""
+    opensandbox.sidecar = False
+    spec = f"opensandbox:server={opensandbox.url}"
+    out = sandboxes.berth("create", "--provider", f"{spec},egress=deny", "a", timeout=120)
+    assert out.returncode == 1 and "egress.image is not configured" in out.stderr
+    assert sandboxes.boxes() == [] and sandboxes.place_names() == []
+    out = sandboxes.berth("provider", "orphans", spec, more={"OPEN_SANDBOX_API_KEY": "another"})
+    assert out.returncode == 1 and "the API key is missing or wrong" in out.stderr
+
+
+def opensandbox_words(opensandbox, *words):
+    return [sys.executable, str(PROFILES / "opensandbox_sandbox.py"), "--server", opensandbox.url, *words]
+
+
+def opensandbox_program(sandboxes, opensandbox, *words, **keywords):
+    return subprocess.run(opensandbox_words(opensandbox, *words), check=False, timeout=120, env=sandboxes.env,
+                          capture_output=True, **keywords)
+
+
+def opensandbox_sandbox(sandboxes, opensandbox):
+    out = opensandbox_program(sandboxes, opensandbox, "create", "--image", "x", "--lifetime", "60", "--cpu", "1",
+                              "--memory", "1Gi", "--created-by", "me", "--created-at", "1", "berth-x-0")
+    assert out.returncode == 0, out.stderr
+    return out.stdout.decode().strip()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("server_proxy", ["no", "yes"])
+def test_opensandbox_stream(sandboxes, opensandbox, server_proxy):
+    """Bytes go through as they are, in both directions; a status comes back; and no shell is left."""
+    sandbox = opensandbox_sandbox(sandboxes, opensandbox)
+    data = bytes(range(256)) * 4096 + os.urandom(70000)
+    # The input stays open, since its end would be the command's.
+    with subprocess.Popen(opensandbox_words(opensandbox, "--server-proxy", server_proxy, "stream", sandbox, "sh", "-c",
+                                            f"head -c {len(data)}; echo \"it's \\$x\" >&2; exit 7"), env=sandboxes.env,
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        feeder = threading.Thread(target=process.stdin.write, args=(data,), daemon=True)
+        feeder.start()
+        out, err = process.stdout.read(), process.stderr.read()
+        feeder.join(60)
+        process.stdin.flush()
+        assert (process.wait(60), out, err) == (7, data, b"it's $x\n")
+    assert opensandbox.sessions == {}
+    out = opensandbox_program(sandboxes, opensandbox, "stream", sandbox, "cat", input=b"")
+    assert out.returncode == 0 and opensandbox.sessions == {}
+    out = opensandbox_program(sandboxes, opensandbox, "stream", "0123", "cat", input=b"")
+    assert out.returncode == 4 and b"0123 not found" in out.stderr
+    assert opensandbox_program(sandboxes, opensandbox, "destroy", "berth-x-0").returncode == 0
+    assert opensandbox_program(sandboxes, opensandbox, "destroy", "berth-x-0").returncode == 4
+    assert sandboxes.boxes() == []
+
+
+@pytest.fixture
+def boat(sandboxes, harness):
+    service = boat_standin.Boat(harness.new_path("boat"))
+    sandboxes.env["BOAT_BASE_URL"] = service.url
+    sandboxes.env["BOAT_API_KEY"] = boat_standin.KEY
+    yield service
+    service.stop()
+
+
+@pytest.mark.timeout(300)
+def test_boat(sandboxes, boat):
+    box = live(sandboxes, "boat:type=large,lifetime=0")
+    assert box["request"] == {"type": "large", "ttlSeconds": None, "noEnv": True}
+    # A key that is one user's, and no sandbox's host key any more.
+    kept = sandboxes.places.parent / "boat"
+    assert os.listdir(kept) == ["key"] and (kept / "key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.timeout(300)
+def test_boat_refuses(sandboxes, boat):
+    """What Boat says is told; a machine with another host key is none of its; nothing is left of either."""
+    sandboxes.misbehave("no-room")
+    out = sandboxes.berth("create", "--provider", "boat", "a", timeout=120)
+    assert out.returncode == 1 and "as many sandboxes as your plan allows" in out.stderr
+    assert sandboxes.place_names() == []
+    sandboxes.behave("no-room")
+    boat.host_key = " ".join((boat.sshd.directory / "user.pub").read_text().split()[:2])
+    out = sandboxes.berth("create", "--provider", "boat", "a", timeout=120)
+    assert out.returncode == 1 and "Host key verification failed" in out.stderr
+    assert sandboxes.place_names() == [] and sandboxes.boxes() == []
+
+
+@pytest.mark.timeout(300)
+def test_boat_lost_answer(sandboxes, boat):
+    """One that was made, but that nobody heard of, is found by the request's key and destroyed."""
+    sandboxes.misbehave("no-answer")
+    out = sandboxes.berth("create", "--provider", "boat", "a", timeout=120)
+    assert out.returncode == 1 and "Something went wrong" in out.stderr
+    assert boat.made == 1 and sandboxes.boxes() == [] and sandboxes.place_names() == []

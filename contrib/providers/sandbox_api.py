@@ -1,0 +1,114 @@
+"""What the small programs of the profiles "opensandbox" and "boat" share: a vendor's HTTP interface, of Python's
+standard library alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any, Callable, NoReturn
+
+# Exit status: there is no such sandbox.
+GONE = 4
+
+# Seconds for one answer: a service that says nothing must not hold the caller longer.
+ANSWER_TIMEOUT = 120
+
+# Bytes of one answer: a service must not fill the caller's memory.
+ANSWER_MAX = 4 << 20
+
+# Characters of a service's own words in an error.
+WORDS_MAX = 400
+
+# Pages of one list: a service whose list never ends must not hold the caller for ever.
+PAGES_MAX = 1000
+
+
+class Refusal(Exception):
+    """The service answered with an error. status: of HTTP."""
+
+    def __init__(self, status: int, code: str, words: str):
+        super().__init__(words)
+        self.status, self.code = status, code
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The credential goes to the service that was named and to no other."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirect)
+
+
+def fail(words: str) -> NoReturn:
+    """Ends the program with one line, without what could drive a terminal."""
+    sys.exit("".join(c if c.isprintable() else "?" for c in words))
+
+
+def base_url(text: str, what: str) -> str:
+    """text, without a slash at its end. Ends the program unless it is an http or https URL."""
+    parts = urllib.parse.urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        fail(f"{what} is not an http or https URL: {text}")
+    return text.rstrip("/")
+
+
+def _refusal(error: urllib.error.HTTPError) -> Refusal:
+    with error:
+        text = error.read(ANSWER_MAX).decode(errors="replace")
+    try:
+        said = json.loads(text)
+        said = said.get("error") if isinstance(said.get("error"), dict) else said
+        code, words = str(said.get("code", "")), str(said.get("message") or said.get("error") or text)
+    except (ValueError, AttributeError):
+        code, words = "", text
+    return Refusal(error.code, code, f"{error.code} {code} {words[:WORDS_MAX]}".strip())
+
+
+def call(method: str, url: str, headers: dict[str, str], body: Any = None,
+         data: bytes | None = None) -> Any:
+    """One request, of JSON (body) or of bytes (data); the JSON that is answered, None if nothing is.
+
+    Refusal: the service said no. The program ends if it is not reached or says what is no JSON.
+    """
+    headers = {"Accept": "application/json", **headers}
+    if body is not None:
+        data = json.dumps(body).encode()
+        headers["Content-Type"] = "application/json"
+    request = urllib.request.Request(url, data=data, headers=headers, method=method)
+    try:
+        with _OPENER.open(request, timeout=ANSWER_TIMEOUT) as answer:
+            text = answer.read(ANSWER_MAX + 1)
+    except urllib.error.HTTPError as error:
+        raise _refusal(error) from None
+    except OSError as error:
+        fail(f"{urllib.parse.urlsplit(url).netloc}: {getattr(error, 'reason', error)}")
+    if len(text) > ANSWER_MAX:
+        fail(f"{method} {url}: more than {ANSWER_MAX} bytes were answered")
+    try:
+        return json.loads(text) if text.strip() else None
+    except ValueError:
+        fail(f"{method} {url}: what was answered is no JSON")
+
+
+def field(answer: Any, *names: str) -> str:
+    """A text deep in an answer. Ends the program if it is not there: nothing is done with half an answer."""
+    for name in names:
+        answer = answer.get(name) if isinstance(answer, dict) else None
+    if not isinstance(answer, str) or not answer:
+        fail(f"the service's answer has no {'.'.join(names)}")
+    return answer
+
+
+def run(prog: str, act: Callable[[], None]) -> int:
+    """The exit status of act, whose refusals are told."""
+    try:
+        act()
+    except Refusal as refusal:
+        print("".join(c if c.isprintable() else "?" for c in f"{prog}: {refusal}"), file=sys.stderr)
+        return GONE if refusal.status == 404 else 1
+    return 0
