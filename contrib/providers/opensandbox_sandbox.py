@@ -185,11 +185,13 @@ class WebSocket:
     def _do(self, act: Callable[[], Any], reading: bool) -> Any:
         """act, once the connection is ready for it."""
         while True:
+            read = reading
             try:
                 with self.at_work:
                     return act()
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-                read = isinstance(error, ssl.SSLWantReadError) or reading and isinstance(error, BlockingIOError)
+                if not isinstance(error, BlockingIOError):
+                    read = isinstance(error, ssl.SSLWantReadError)
             ready = select.select([self.socket] if read else [], [] if read else [self.socket], [], SILENCE_MAX)
             if not (ready[0] or ready[1]):
                 raise TimeoutError("execd is silent")

@@ -83,14 +83,15 @@ class Boat(Service):
             known = self.by_key[key] = request, name
             if box.misbehave("no-answer"):
                 raise Refused(500, "internal", "Something went wrong.")
-        return 202, {"ok": True, "type": "sandbox.created", "status": "provisioning", "ttlSeconds": request["ttlSeconds"],
-                     "sandbox": self.sandbox(box.find(known[1]))}
+        return 202, {"ok": True, "type": "sandbox.created", "status": "provisioning",
+                     "ttlSeconds": request["ttlSeconds"], "sandbox": self.sandbox(box.find(known[1]))}
 
     def sandbox(self, about):
         """It is not ready at once."""
         asked = self.asked[about["name"]] = self.asked.get(about["name"], 0) + 1
         return {"id": about["name"], "name": box.notes(about["name"]).get("name", "Boat 2026-01-01 12:00"),
-                "state": "provisioning" if asked < 3 else "ready", "desktopAvailable": False, "snapshotAvailable": False}
+                "state": "provisioning" if asked < 3 else "ready", "desktopAvailable": False,
+                "snapshotAvailable": False}
 
     def list(self, query):
         only(query, ["limit", "cursor", "sort"])
@@ -98,17 +99,19 @@ class Boat(Service):
         # Pages of one, so that all of them are asked for.
         first = int(query.get("cursor", 0))
         more = first + 1 < len(found)
-        return 200, {"ok": True, "type": "sandbox.list", "sandboxes": [self.sandbox(one) for one in found[first:first + 1]],
+        return 200, {"ok": True, "type": "sandbox.list",
+                     "sandboxes": [self.sandbox(one) for one in found[first:first + 1]],
                      "pageInfo": {"hasMore": more, "limit": 1, "nextCursor": str(first + 1) if more else None}}
 
     def let_in(self, name, request):
         only(request, ["key"], ["key"])
         if not PUBLIC_KEY.fullmatch(request["key"]):
             raise Refused(400, "invalid_key", "The key is not a public key.")
-        script = ("import os, sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; from lib.standins import box; "
-                  "box.STATE = Path(sys.argv[2]); "
+        script = ("import os, sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; "
+                  "from lib.standins import box; box.STATE = Path(sys.argv[2]); "
                   "box.execute(sys.argv[3], ['sh', '-c', 'cd /root && ' + os.environ['SSH_ORIGINAL_COMMAND']])")
-        command = shlex.join([sys.executable, "-c", script, str(Path(__file__).resolve().parents[2]), str(box.STATE), name])
+        command = shlex.join([sys.executable, "-c", script, str(Path(__file__).resolve().parents[2]), str(box.STATE),
+                              name])
         quoted = command.replace("\\", "\\\\").replace('"', '\\"')
         (self.sshd.directory / "authorized").write_text(f'command="{quoted}",restrict {request["key"]}\n')
         return 200, {"ok": True, "type": "ssh.key", "success": True, "hostKey": self.host_key, "machineIp": None,

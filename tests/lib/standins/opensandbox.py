@@ -51,7 +51,9 @@ class OpenSandbox(Service):
 
     def lifecycle(self, handler, path):
         if path == []:
-            return self.create(json.loads(handler.read_body())) if handler.command == "POST" else self.list(handler.query)
+            if handler.command == "POST":
+                return self.create(json.loads(handler.read_body()))
+            return self.list(handler.query)
         about = self.find(path[0])
         if len(path) == 1 and handler.command == "GET":
             return 200, self.sandbox(about)
