@@ -418,6 +418,23 @@ def test_connection_is_held(sandboxes):
     sandboxes.berth("connection", "close", check=False)
 
 
+def test_snapshots_over_a_held_connection(sandboxes):
+    sandboxes.profile()
+    more = {"BERTH_PERSIST": "5"}
+    sandboxes.berth("create", "--provider", "plain", "a", check=True, more=more)
+    sandboxes.berth("exec", "-w", "a", "--", "touch", "kept", check=True, more=more)
+    before = len(sandboxes.calls())
+    assert sandboxes.berth("snapshot", "create", "a", "s1", check=True, more=more).stdout == "s1\n"
+    assert sandboxes.berth("snapshot", "ls", "-q", "a", check=True, more=more).stdout == "s1\n"
+    sandboxes.berth("visibility", "a", "--add", "*.o", check=True, more=more)
+    sandboxes.berth("exec", "-w", "a", "--", "rm", "kept", check=True, more=more)
+    sandboxes.berth("snapshot", "restore", "a", "s1", check=True, more=more)
+    sandboxes.berth("exec", "-w", "a", "--", "test", "-e", "kept", check=True, more=more)
+    assert len(sandboxes.calls()) == before
+    sandboxes.berth("rm", "a", check=True, more=more)
+    sandboxes.berth("connection", "close", check=False)
+
+
 def test_files_from_an_archive(sandboxes, tmp_path):
     sandboxes.profile()
     (tmp_path / "f").write_text("content\n")
@@ -470,6 +487,21 @@ def test_profiles_are_checked(sandboxes):
     assert "not tried against the real one" in checked and "memory               vendor" in checked
     assert "network none         vendor, inside" in checked and "cpu                  refused" in checked
     assert "tiny" in checked
+
+
+def test_check_asks_and_lists(sandboxes):
+    sandboxes.profile()
+    out = sandboxes.berth("provider", "check", "plain", check=True).stdout
+    assert "it answers" in out and "image" in out and "the image (small)" in out
+    sandboxes.misbehave("fail-list")
+    out = sandboxes.berth("provider", "check", "plain")
+    assert out.returncode == 1 and "quota is used up" in out.stderr
+    out = sandboxes.berth("provider", "check", "ssh")
+    assert out.returncode == 1 and "identity" in out.stdout and "(needed)" in out.stdout
+    # What is there cannot be known while the machine does not answer.
+    out = sandboxes.berth("create", "--provider", "ssh:host=127.0.0.1,port=1", "a",
+                          more={"BERTH_STATIC_BERTHD": "/nonexistent"})
+    assert out.returncode == 1 and "refused" in out.stderr and "static berthd" not in out.stderr
 
 
 def test_what_is_missing_is_named(sandboxes):
