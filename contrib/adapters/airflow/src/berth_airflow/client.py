@@ -61,7 +61,7 @@ class Answer:
     def json(self) -> Any:
         try:
             return json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise LostError("the service's answer is no JSON") from None
 
 
@@ -203,7 +203,7 @@ class Client:
         try:
             problem = json.loads(answer.body)
             detail = str(problem["detail"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise BerthError(f"HTTP {answer.status}", status=answer.status, effect="unknown") from None
         raise BerthError(detail, status=answer.status, errno=str(problem.get("errno", "")),
                          retry=bool(problem.get("retry")), effect=str(problem.get("effect", "unknown")))
@@ -239,7 +239,7 @@ class Client:
             raise LostError("a stream was cut off")
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise LostError("a stream has a line that is no JSON") from None
         if not isinstance(event, dict):
             raise LostError("a stream has a line that is no event")

@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import os
 import select
+import signal
 import socket
 import ssl
 import subprocess
@@ -213,8 +214,10 @@ class CommandConnection(Connection):
             try:
                 child.wait(CHILD_END_TIMEOUT)
             except subprocess.TimeoutExpired:
-                for ending in (child.terminate, child.kill):
-                    ending()
+                # What the command line has started is of its session.
+                for ending in (signal.SIGTERM, signal.SIGKILL):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(child.pid, ending)
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         child.wait(CHILD_END_TIMEOUT)
                         break
