@@ -399,9 +399,34 @@ void cgroup_base_explain(const struct cgroup_base *base, const char *controller,
 
 /* --- one command's --------------------------------------------------------------- */
 
+/* systemd removes what is empty below a unit that it stops, though something of the unit goes on.
+ */
+static bool is_there(int fd)
+{
+    return faccessat(fd, "cgroup.procs", F_OK, 0) == 0;
+}
+
+static int make_base_again(struct cgroup_base *base)
+{
+    if (mkdirat(base->parent, base->name, 0755) < 0 && errno != EEXIST)
+        return -errno;
+    int fd = openat(base->parent, base->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    close_fd(&base->fd);
+    base->fd = fd;
+    base->memory = enable(base, "memory");
+    base->pids = enable(base, "pids");
+    base->cpu = enable(base, "cpu");
+    return 0;
+}
+
 static int make(struct cgroup_base *base, struct cgroup **ret)
 {
     char name[32];
+    int r = is_there(base->fd) ? 0 : make_base_again(base);
+    if (r < 0)
+        return r;
     struct cgroup *cgroup = calloc(1, sizeof *cgroup);
     if (!cgroup)
         return -ENOMEM;
@@ -426,10 +451,16 @@ static int make(struct cgroup_base *base, struct cgroup **ret)
 int cgroup_new(struct cgroup_base *base, struct cgroup **ret)
 {
     cgroup_base_sweep(base);
-    if (!base->spare)
-        return make(base, ret);
-    *ret = take_ptr(base->spare);
-    return 0;
+    if (base->spare && is_there(base->spare->fd)) {
+        *ret = take_ptr(base->spare);
+        return 0;
+    }
+    struct cgroup *gone = take_ptr(base->spare);
+    if (gone) {
+        close_fd(&gone->fd);
+        free(gone);
+    }
+    return make(base, ret);
 }
 
 /* Without memory for the note it stays until the service starts anew. */

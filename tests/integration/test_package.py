@@ -1,0 +1,136 @@
+"""Debian packages of what was built, installed on a machine that systemd runs, used there, and removed."""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lib.booted import Booted
+from lib.harness import REPOSITORY, wait_until
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.unsanitised, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def packages(build_dir, tmp_path_factory):
+    """Of this build; or those in BERTH_PACKAGES, to try them themselves."""
+    if "BERTH_PACKAGES" in os.environ:
+        return {path.name.split("_")[0]: path for path in Path(os.environ["BERTH_PACKAGES"]).glob("*.deb")}
+    options = json.loads(subprocess.run(["meson", "introspect", "--buildoptions", build_dir], check=True,
+                                        capture_output=True, timeout=60).stdout)
+    prefix = next(option["value"] for option in options if option["name"] == "prefix")
+    if prefix != "/usr":
+        pytest.skip("packages are made of a build with --prefix=/usr, as contrib/check makes")
+    output = tmp_path_factory.mktemp("packages")
+    env = {**os.environ, "DEB_BUILD_OPTIONS": "noautodbgsym nostrip parallel=2"}
+    subprocess.run([REPOSITORY / "contrib/build-deb", "--output", output, "--built", build_dir], check=True, env=env,
+                   timeout=240, stdin=subprocess.DEVNULL)
+    found = {path.name.split("_")[0]: path for path in output.glob("*.deb")}
+    assert set(found) == {"berth", "berthd", "berthd-static"}
+    return found
+
+
+# As in docs/install.md.
+ACCESS = """install -d /etc/berth && install -d -o berth -g berth -m 700 /etc/berth/access
+echo '{"service": {"access_file": "/etc/berth/access/grants"}}' > /etc/berth/berth.json
+runuser -u berth -- berth token create --user root -w '*' --verb read
+systemctl restart berthd.service
+"""
+
+
+@pytest.fixture
+def machine(harness, packages):
+    booted = Booted(harness)
+    for path in packages.values():
+        (booted.root / "tmp" / path.name).write_bytes(path.read_bytes())
+    booted.call("sh", "-c", "dpkg -i /tmp/*.deb", check=True, timeout=240)
+    return booted
+
+
+def files_of(booted):
+    """Names that have to do with Berth, of what was written and is there."""
+    return set(booted.call("find", "/mnt/written", "/run", "-iname", "*berth*", "-not", "-type", "c").stdout.splitlines())
+
+
+def state(booted, unit):
+    text = booted.call("systemctl", "show", "-p", "ActiveState", "-p", "SubState", "-p", "MainPID", "-p", "Result",
+                       unit, check=True).stdout
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
+def test_installed_used_and_removed(machine):
+    call = machine.call
+    assert state(machine, "berthd.socket")["ActiveState"] == "active"
+    service = state(machine, "berthd.service")
+    assert service["ActiveState"] == "active", call("journalctl", "-u", "berthd", "--no-pager").stdout
+    main = service["MainPID"]
+    # Before any command: one that runs while /etc/shadow is replaced loses what hides that from it, which is
+    # noticed, and its workspace is closed until the commands have ended.
+    call("useradd", "--groups", "berth", "ada", check=True)
+    assert call("berth", "create", "w", check=True).stdout == "w\n"
+
+    # Commands run as the service's user, in namespaces, with what the unit leaves them.
+    result = call("berth", "exec", "-w", "w", "--", "sh", "-c", "id -un; ls /dev/null; exit 7")
+    assert (result.returncode, result.stdout) == (7, "berth\n/dev/null\n"), result
+    policy = call("berth", "policy", "w", check=True).stdout
+    assert re.search(r"^require +- +the machine's level is full$", policy, re.MULTILINE), policy
+    assert re.search(r"^filesystem +own +own, by mount-namespace and landlock$", policy, re.MULTILINE), policy
+    assert re.search(r"^network +none +none, by net-namespace$", policy, re.MULTILINE), policy
+    assert "missing      cgroup:" not in policy
+
+    # A restart loses no command; its clients wait for the new one.
+    call("berth", "exec", "-w", "w", "--id", "long", "--detach", "--", "sleep", "300", check=True)
+    call("systemctl", "restart", "berthd.service", check=True)
+    assert state(machine, "berthd.service")["MainPID"] not in (main, "0")
+    assert "long" in call("berth", "ps", "-w", "w", check=True).stdout
+    call("systemctl", "reload", "berthd.service", check=True)
+
+    # Started by its socket alone.
+    call("berth", "kill", "-w", "w", "long", check=True)
+    call("systemctl", "stop", "berthd.service")
+    assert state(machine, "berthd.service")["ActiveState"] == "inactive"
+    assert "w" in call("berth", "ls", check=True).stdout
+    assert state(machine, "berthd.service")["ActiveState"] == "active"
+
+    # Who is not in the group does not come near it; who is, as far as the access file says.
+    url = ("berth", "--url", "unix:/run/berth/berthd.sock", "ls")
+    assert "permission denied" in call(*url, uid=65534).stderr
+    call("sh", "-ec", ACCESS, check=True)
+    as_ada = ("runuser", "-u", "ada", "--")
+    assert call(*as_ada, *url).returncode == 1
+    call("runuser", "-u", "berth", "--", "berth", "token", "create", "--user", "ada", "-w", "*", "--verb", "read", check=True)
+    assert "w" in call(*as_ada, *url, check=True).stdout
+    assert call(*as_ada, *url[:3], "create", "x").returncode == 1
+
+    # mount(8) finds its helper; root's own mounts have their place beside the machine's socket.
+    (machine.root / "mnt/agents").mkdir()
+    (machine.root / "etc/fstab").write_text(
+        "none /mnt/agents fuse.berth noauto,_netdev,url=unix:/run/berth/berthd.sock 0 0\n")
+    call("mount", "/mnt/agents", check=True)
+    call("sh", "-c", "echo hello > /mnt/agents/w/note", check=True)
+    result = call("sh", "-c", "cd /mnt/agents/w && exec berth exec -- cat note")
+    assert (result.returncode, result.stdout) == (0, "hello\n"), result
+    call("umount", "/mnt/agents", check=True)
+
+    # Removed, with nothing left that runs; purged, with nothing left at all.
+    call("dpkg", "--remove", "berth", "berthd", "berthd-static", check=True, timeout=240)
+    wait_until(lambda: not call("pgrep", "-x", "berthd").stdout, 20, "the end of all of it")
+    assert call("ls", "/var/lib/berth/workspaces").stdout == "w\n", "what was made with it is kept"
+    call("dpkg", "--purge", "berth", "berthd", "berthd-static", check=True, timeout=240)
+    call("rm", "-r", "/etc/berth", check=True)  # the administrator's own
+    assert files_of(machine) == set()
+
+
+def test_units(machine):
+    call = machine.call
+    for where in ("system", "user"):
+        for kind in ("socket", "service"):
+            path = f"/usr/lib/systemd/{where}/berthd.{kind}"
+            result = call("env", "XDG_RUNTIME_DIR=/tmp", "systemd-analyze", f"--{where}", "verify", path)
+            assert (result.returncode, result.stderr) == (0, ""), result
+    (exposure,) = re.findall(r"Overall exposure level for berthd.service: ([\d.]+)",
+                             call("systemd-analyze", "security", "--no-pager", "berthd.service").stdout)
+    assert float(exposure) < 5
