@@ -1,8 +1,13 @@
 """Airflow's contract of a sandbox backend (its provider common.ai 1.1), and what other backends of it have met:
 contrib/adapters/airflow, which is tried without Airflow."""
 
+import contextlib
 import copy
+import logging
+import os
 import pickle
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,7 +21,7 @@ ADAPTER = REPOSITORY / "contrib/adapters/airflow"
 sys.path.insert(0, str(ADAPTER / "src"))
 
 from berth_airflow import BerthSandboxBackend, client as berth_client, commands  # noqa: E402 pylint: disable=C0413
-from berth_airflow import contract  # noqa: E402 pylint: disable=C0413
+from berth_airflow import contract, files, transport  # noqa: E402 pylint: disable=C0413
 
 SLEEPERS = ("n=0; for f in /proc/[0-9]*/cmdline; do c=$(tr '\\0' ' ' < $f 2>/dev/null); "
             "case $c in *'sleep 4321'*|*'4321 '*) case $c in *tr*|*case*) ;; *) n=$((n+1));; esac;; esac; done; echo $n")
@@ -503,6 +508,165 @@ def test_a_transports_process_ends_with_its_connection(harness, service):
     assert relays()
     backend.close()
     wait_until(lambda: not relays(), 10, "the end of the transports")
+
+
+def test_a_transports_process_group_ends_with_its_connection(tmp_path):
+    url = f"exec:(echo $$; exec sleep 987) >> {tmp_path}/a & sh -c 'echo $$ >> {tmp_path}/b; exec sleep 986'; true"
+    connection = transport.Address(url).connect()
+    connection.connect()
+    sleepers = [tmp_path / "a", tmp_path / "b"]
+    wait_until(lambda: all(each.exists() and each.read_text().strip() for each in sleepers), 10, "the sleepers")
+    group = connection._child.pid
+    try:
+        connection.close()
+        wait_until(lambda: not living(group), 10, "their end")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+
+
+def living(group):
+    out = subprocess.run(["ps", "-A", "-o", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
+    return [line for line in out.splitlines() if line.split()[0] == str(group) and "Z" not in line.split()[1]]
+
+
+def test_what_a_transport_says_without_end_is_kept_in_bounds():
+    connection = transport.Address("exec:yes flood >&2").connect()
+    connection.connect()
+    try:
+        wait_until(lambda: len(connection._said.text()) > 1000, 10, "words")
+        assert len(connection.explanation()) <= transport.CHILD_ERROR_MAX
+    finally:
+        connection.close()
+
+
+# --- services that lie or are damaged -----------------------------------------------------------
+
+@pytest.fixture
+def liar():
+    """Clients of services that answer every request by a function of the connection."""
+    listeners, clients = [], []
+
+    def serve(answer):
+        listener = socket.create_server(("127.0.0.1", 0))
+        listeners.append(listener)
+
+        def each(stream):
+            with stream, contextlib.suppress(OSError):
+                stream.recv(65536)
+                answer(stream)
+
+        def loop():
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=each, args=(listener.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=loop, daemon=True).start()
+        clients.append(berth_client.Client(transport.Address(f"http://127.0.0.1:{listener.getsockname()[1]}")))
+        return clients[-1]
+
+    yield serve
+    for each in clients:
+        each.close()
+    for each in listeners:
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+        each.close()
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    for module, name, value in [
+            (berth_client, "ANSWER_SECONDS", 0.5), (berth_client, "STREAM_SECONDS", 0.5), (commands, "STREAM_SECONDS", 0.5),
+            (berth_client, "RECOVERY_SECONDS", 0.5), (commands, "RECOVERY_SECONDS", 0.5), (commands, "GRACE_SECONDS", 0.5)]:
+        monkeypatch.setattr(module, name, value)
+
+
+def says(body, status=200):
+    return lambda stream: stream.sendall(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body)
+
+
+def drips(head, word, pause=0.1):
+    def answer(stream):
+        stream.sendall(head)
+        while True:
+            stream.sendall(word)
+            time.sleep(pause)
+    return answer
+
+
+def is_unknown(call):
+    with pytest.raises(berth_client.BerthError) as caught:
+        call()
+    assert caught.value.effect == "unknown", caught.value
+
+
+DEEP = b"[" * 200000
+
+
+def a_run(client):
+    return lambda: commands.run(client, "a", ["x"], timeout=0.1, output_max=100).exit_status
+
+
+@pytest.mark.parametrize("body", [DEEP, b"[]", b"5", b"null", b"{}", b'{"id":"b","labels":{}}', b'{"id":"a","labels":[1,2]}',
+                                  b'{"id":"a"}', b"\xff"])
+def test_answers_of_no_such_shape_are_unknown_outcomes(liar, hasty, body):
+    client = liar(says(body))
+    for call in (client.workspace, client.create, client.policy):
+        is_unknown(lambda call=call: call("a"))
+    if body not in (b"{}", b'{"id":"a"}'):
+        is_unknown(lambda: client.labels("a"))
+    is_unknown(lambda: files.Files(client).list("a", "."))
+    is_unknown(lambda: liar(says(body, 500)).workspace("a"))
+
+
+@pytest.mark.parametrize("line", [
+    DEEP, b'{"event":"ended"}', b'{"event":"ended","verdict":"exited","exit_status":"zz"}',
+    b'{"event":"ended","verdict":"exited","exit_status":0,"stdout_bytes":99}',
+    b'{"event":"output","stream":"stdout","offset":0,"data":"!","encoding":"base64"}',
+    b'{"event":"output","stream":"stdout","offset":-5,"data":""}'])
+def test_events_of_no_such_shape_are_unknown_outcomes(liar, hasty, line):
+    is_unknown(a_run(liar(says(line + b"\n"))))
+
+
+@pytest.mark.parametrize("head, word", [
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b" "), (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    (b"HTTP/1.1 200 OK\r\n", b"x"), (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n")])
+def test_an_answer_that_drips_is_lost(liar, hasty, head, word):
+    begun = time.monotonic()
+    is_unknown(lambda: liar(drips(head, word)).workspace("a"))
+    assert time.monotonic() - begun < 8
+
+
+@pytest.mark.parametrize("word", [b" ", b'{"event":"alive"}\n'])
+def test_a_run_ends_although_its_stream_does_not(liar, hasty, word):
+    begun = time.monotonic()
+    is_unknown(a_run(liar(drips(b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\n\r\n", word))))
+    assert time.monotonic() - begun < 12
+
+
+def test_a_request_that_nobody_takes_is_lost(liar, hasty):
+    client = liar(lambda stream: time.sleep(5))
+    begun = time.monotonic()
+    is_unknown(lambda: client.ask("PUT", "/x", content=bytes(64 << 20)))
+    assert time.monotonic() - begun < 5
+
+
+def test_nothing_is_said_to_be_left_where_nothing_was_sent(harness, liar, hasty, caplog):
+    caplog.set_level(logging.WARNING)
+    service = harness.start_service(http=True)
+    for nowhere in (BerthSandboxBackend("unix:/nonexistent/socket"), BerthSandboxBackend(service.http_url, token="wrong")):
+        terminal(nowhere.create)
+        assert "may be left" not in caplog.text
+        nowhere.close()
+    lying = BerthSandboxBackend(liar(says(b"[]"))._address.url)
+    terminal(lying.create)
+    lying.close()
+    assert "may be left" not in caplog.text  # DELETE was answered
+    lost = BerthSandboxBackend(liar(lambda stream: None)._address.url)
+    terminal(lost.create)
+    lost.close()
+    assert "may be left" in caplog.text
 
 
 # --- types --------------------------------------------------------------------------------------

@@ -204,9 +204,14 @@ class BerthSandboxBackend(AttachableSandboxBackend):
         if network is not None or self._policy:
             fields["policy"] = {**self._policy, **({} if network is None else {"network": network})}
         client = self._service()
+        made = True  # as far as is known
         try:
             with self._told(sandbox, "a sandbox could not be made"):
-                client.create(sandbox, **fields)
+                try:
+                    client.create(sandbox, **fields)
+                except (BerthError, ConfigurationError) as error:
+                    made = isinstance(error, BerthError) and error.effect != "none"
+                    raise
                 document = client.policy(sandbox)
             trouble = None
             if network is not None:
@@ -216,7 +221,8 @@ class BerthSandboxBackend(AttachableSandboxBackend):
             if trouble is not None:
                 raise SandboxTerminalError(f"the sandbox was not held as its spec asks ({trouble}), and was removed")
         except SandboxError as error:
-            self._discard(sandbox)
+            if made:
+                self._discard(sandbox)
             if isinstance(error, SandboxTerminalError):
                 raise
             raise SandboxTerminalError(str(error)) from error  # the model has no part in it
@@ -274,7 +280,7 @@ class BerthSandboxBackend(AttachableSandboxBackend):
                 raise SandboxTerminalError(f"the sandbox {sandbox!r} is not held as it was made: {trouble}")
         try:
             environment = json.loads(labels.get(ENVIRONMENT_LABEL, "{}"))
-        except ValueError:
+        except (ValueError, RecursionError):
             environment = None
         if not isinstance(environment, dict):
             raise SandboxTerminalError(f"the sandbox {sandbox!r} has an environment that is none")
@@ -335,7 +341,7 @@ class BerthSandboxBackend(AttachableSandboxBackend):
             stderr=stderr + "\n".join(notes), timed_out=outcome.kind == "timed_out",
             stdout_truncated=outcome.truncated("stdout"), stderr_truncated=outcome.truncated("stderr"),
             sandbox_terminated=terminated,
-            applied_timeout=applied / 1000 if isinstance(applied, int) and abs(applied / 1000 - timeout) > 1e-3 else None)
+            applied_timeout=applied / 1000 if isinstance(applied, int) and applied < 1 << 53 and abs(applied / 1000 - timeout) > 1e-3 else None)
 
     # --- files ---
 
@@ -366,7 +372,7 @@ class BerthSandboxBackend(AttachableSandboxBackend):
         if document.get("state") != "running":
             raise SandboxTerminalError(f"the sandbox {sandbox!r} is {document.get('state')}")
         labels: Dict[str, str] = document["labels"]
-        self._noted()[sandbox] = (f'"{document["revision"]}"', {key: value for key, value in labels.items()
+        self._noted()[sandbox] = (f'"{document.get("revision")}"', {key: value for key, value in labels.items()
                                                                   if key in OWN_LABELS})
         return {key: value for key, value in labels.items() if key not in OWN_LABELS}
 

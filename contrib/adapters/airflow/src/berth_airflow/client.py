@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 from urllib.parse import quote, urlencode
 
-from berth_airflow.transport import Address, Connection, describe
+from berth_airflow.transport import Address, Connection, Patience, describe
 
 JSON = Dict[str, Any]
 
@@ -23,7 +23,8 @@ LINE_MAX = 16 << 20
 # Connections that nobody uses are kept so many and so long. The service gives up idle ones later.
 IDLE_MAX = 4
 IDLE_SECONDS = 20.0
-# An answer that does not go on for so long is lost. A stream of events says something every 10 s.
+# A request and its answer take so long at most, and what their bytes may take (RATE_MIN); so does an event of a
+# stream, which says something every 10 s.
 ANSWER_SECONDS = 60.0
 STREAM_SECONDS = 40.0
 # For how long a service that does not answer, or is busy, is asked again.
@@ -59,10 +60,34 @@ class Answer:
     body: bytes
 
     def json(self) -> Any:
-        try:
-            return json.loads(self.body)
-        except (ValueError, RecursionError):
-            raise LostError("the service's answer is no JSON") from None
+        return _parsed(self.body, "the service's answer is no JSON")
+
+    def document(self) -> JSON:
+        value = self.json()
+        if not isinstance(value, dict):
+            raise LostError("the service's answer is no object")
+        return value
+
+
+def _parsed(text: bytes, otherwise: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise LostError(otherwise) from None
+
+
+def _labels(value: Any) -> Dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise LostError("labels are no strings")
+    return value
+
+
+def _workspace(document: JSON, workspace: str) -> JSON:
+    """What describes this workspace, and nothing else."""
+    if document.get("id") != workspace:
+        raise LostError("a workspace is described that was not asked for")
+    _labels(document.get("labels"))
+    return document
 
 
 @dataclass
@@ -150,14 +175,14 @@ class Client:
 
     def _send(self, method: str, path: str, query: Optional[Mapping[str, str]], body: Optional[JSON],
               content: Optional[bytes], fields: Optional[Mapping[str, str]],
-              patience: float = ANSWER_SECONDS) -> Tuple[Connection, http.client.HTTPResponse]:
+              patience: Optional[Patience] = None) -> Tuple[Connection, http.client.HTTPResponse]:
         try:
             token = self._address.bearer()
             connection = self._connection()
         except OSError as error:
             raise UnreachableError(f"{self._address.url} is not reached: {error}") from error
         try:
-            connection.limit(patience)
+            connection.patience = patience or Patience(ANSWER_SECONDS)
             headers = {"Host": "berth", **(fields or {})}
             if connection.host != "berth":
                 del headers["Host"]
@@ -173,7 +198,7 @@ class Client:
             response = connection.getresponse()
             self._reached = True
             return connection, response
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             text = describe(error, connection)
             connection.close()
             raise LostError(f"the connection to {self._address.url} was lost: {text}") from error
@@ -188,7 +213,7 @@ class Client:
             if length is not None and length > body_max and response.status < 300:
                 return Answer(response.status, fields, b"")  # the caller looks at its fields
             data = response.read(DOCUMENT_MAX + 1)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             raise LostError(f"an answer was cut off: {describe(error, connection)}") from error
         if len(data) > DOCUMENT_MAX:
             raise LostError("an answer is longer than any the service gives")
@@ -209,15 +234,17 @@ class Client:
                          retry=bool(problem.get("retry")), effect=str(problem.get("effect", "unknown")))
 
     def events(self, method: str, path: str, *, query: Optional[Mapping[str, str]] = None,
-               body: Optional[JSON] = None) -> Iterator[JSON]:
-        """A stream of events up to its end, or to where the caller leaves it."""
+               body: Optional[JSON] = None, until: Optional[float] = None) -> Iterator[JSON]:
+        """A stream of events up to its end, or to where the caller leaves it; LostError when it goes on after
+        `until`, a time of time.monotonic()."""
         connection, response = self._send(method, path, query, body, None, {"Accept": STREAM_TYPE},
-                                          STREAM_SECONDS)
+                                          Patience(STREAM_SECONDS, until))
         try:
             if response.status != 200:
                 self._check(self._take(connection, response, DOCUMENT_MAX))
                 raise LostError(f"HTTP {response.status} for a stream")
             while True:
+                connection.patience = Patience(STREAM_SECONDS, until)
                 event = self._event(connection, response)
                 if event is None:
                     self._give_back(connection, response)
@@ -237,10 +264,7 @@ class Client:
             return None
         if not line.endswith(b"\n"):
             raise LostError("a stream was cut off")
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            raise LostError("a stream has a line that is no JSON") from None
+        event = _parsed(line, "a stream has a line that is no JSON")
         if not isinstance(event, dict):
             raise LostError("a stream has a line that is no event")
         return event
@@ -257,35 +281,34 @@ class Client:
         return Client.place(workspace, f"/{kind}/" + "/".join(names))
 
     def workspace(self, workspace: str) -> JSON:
-        document = self.ask("GET", self.place(workspace), repeat=True).json()
-        if not isinstance(document, dict):
-            raise LostError("a workspace is described by no object")
-        return document
+        return _workspace(self.ask("GET", self.place(workspace), repeat=True).document(), workspace)
 
     def create(self, workspace: str, **fields: Any) -> JSON:
-        """One that nobody else can have made: a second request finds what the first has made."""
+        """One that nobody else can have made: a second request finds what the first has made. LostError: it may be
+        there."""
         try:
-            answer = self.ask("POST", "/v1/workspaces", body={"id": workspace, **fields})
-        except LostError:
+            return _workspace(self.ask("POST", "/v1/workspaces", body={"id": workspace, **fields}).document(), workspace)
+        except LostError as lost:
             if not self.may_return():
                 raise
-            return self.workspace(workspace)
-        document: JSON = answer.json()
-        return document
+            try:
+                return self.workspace(workspace)
+            except BerthError:
+                raise lost from None
 
     def destroy(self, workspace: str) -> None:
         self.ask("DELETE", self.place(workspace), query={"force": "1"}, repeat=True)
 
     def policy(self, workspace: str) -> JSON:
-        document = self.ask("GET", self.place(workspace, "/policy"), repeat=True).json()
-        if not isinstance(document, dict) or not isinstance(document.get("asked"), dict):
+        document = self.ask("GET", self.place(workspace, "/policy"), repeat=True).document()
+        if not isinstance(document.get("asked"), dict):
             raise LostError("a policy is described by no object")
         return document
 
     def labels(self, workspace: str) -> Tuple[Dict[str, str], str]:
         """Labels, and the revision that they are of."""
         answer = self.ask("GET", self.place(workspace, "/labels"), repeat=True)
-        return dict(answer.json()), answer.fields.get("etag", "")
+        return _labels(answer.json()), answer.fields.get("etag", "")
 
     def replace_labels(self, workspace: str, labels: Mapping[str, str], revision: str) -> str:
         """If the workspace has this revision still (else 412); its next one. An answer that was lost

@@ -40,7 +40,7 @@ class Outcome:
 
     @property
     def exit_status(self) -> int:
-        return int(self.verdict["exit_status"])
+        return number(self.verdict.get("exit_status"), "an exit status")
 
     def truncated(self, stream: str) -> bool:
         kept = self.stdout if stream == "stdout" else self.stderr
@@ -70,14 +70,22 @@ class Tail:
 
 
 def printed(verdict: JSON, stream: str) -> int:
-    size = verdict.get(f"{stream}_bytes")
-    return size if isinstance(size, int) else 0
+    return number(verdict.get(f"{stream}_bytes", 0), "an output's size")
+
+
+def number(value: object, what: str) -> int:
+    if not isinstance(value, int) or not -1 << 63 <= value < 1 << 63:
+        raise LostError(f"{what} is no number")
+    return value
 
 
 def decoded(text: object, encoding: object) -> bytes:
     if not isinstance(text, str):
         raise LostError("an output is no text")
-    return base64.b64decode(text) if encoding == "base64" else text.encode("utf-8", "surrogatepass")
+    try:
+        return base64.b64decode(text) if encoding == "base64" else text.encode("utf-8", "surrogatepass")
+    except ValueError:
+        raise LostError("an output is no base64") from None
 
 
 def run(client: Client, workspace: str, argv: Sequence[str], *, timeout: float, output_max: int,
@@ -123,7 +131,7 @@ class _Command:
                     self.begun, silent_since, pause = True, None, 0.05
                     if event.get("event") == "ended":
                         verdict = event  # and to the stream's end, so that its connection is kept
-                    elif self._take(event) or (not self.killed and time.monotonic() > self.deadline):
+                    elif self._take(event) or time.monotonic() > self.deadline:
                         break
                 else:
                     if verdict is not None:
@@ -164,17 +172,18 @@ class _Command:
     def _events(self, request: JSON) -> Iterator[JSON]:
         if not self.begun:
             # By its ID it is run once, however often this is sent.
-            return self.client.events("POST", self.client.place(self.workspace, "/exec"), body=request)
+            return self.client.events("POST", self.client.place(self.workspace, "/exec"), body=request,
+                                      until=self.deadline)
         query = {stream: str(NOWHERE if self.flooded else tail.offset) for stream, tail in self.tails.items()}
-        return self.client.events("GET", self.place(), query={"follow": "true", **query})
+        return self.client.events("GET", self.place(), query={"follow": "true", **query}, until=self.deadline)
 
     def _take(self, event: JSON) -> bool:
         """Whether the stream is to be left, since there is too much of it."""
         if event.get("event") != "output":
             return False
-        offset = event.get("offset")
+        offset = number(event.get("offset"), "an output's offset")
         tail = self.tails.get(str(event.get("stream")))
-        if tail is None or not isinstance(offset, int):
+        if tail is None or offset < 0:
             raise LostError("a stream has an output that is none")
         tail.add(offset, decoded(event.get("data"), event.get("encoding")))
         if self.flooded or sum(each.offset for each in self.tails.values()) <= FLOOD:
@@ -191,7 +200,7 @@ class _Command:
         for stream in STREAMS:
             size = printed(verdict, stream)
             query[stream] = str(max(0, size - self.output_max) if stream in lacking else size)
-        document = self.client.ask("GET", self.place(), query=query, repeat=True).json()
+        document = self.client.ask("GET", self.place(), query=query, repeat=True).document()
         for stream in lacking:
-            self.tails[stream].add(int(document.get(f"{stream}_offset", 0)),
+            self.tails[stream].add(number(document.get(f"{stream}_offset", 0), "an output's offset"),
                                    decoded(document.get(stream), document.get(f"{stream}_encoding")))

@@ -7,9 +7,9 @@ from __future__ import annotations
 import base64
 import posixpath
 import re
-from typing import List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
-from berth_airflow.client import BerthError, Client
+from berth_airflow.client import BerthError, Client, LostError
 from berth_airflow.commands import WORKDIR, Outcome, run
 from berth_airflow.contract import SandboxError, SandboxFileTooLargeError
 
@@ -70,6 +70,13 @@ def inside(path: str) -> Optional[str]:
     return None if ".." in path.split("/") else path
 
 
+def _entry(entry: Any) -> Tuple[str, bool]:
+    name = entry["name"]
+    if name is None:  # no UTF-8: shown as nearly as can be
+        name = base64.b64decode(entry["name_base64"]).decode("utf-8", "replace")
+    return str(name), entry["type"] == "directory"
+
+
 class Files:
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -99,7 +106,10 @@ class Files:
                 return b""
             raise
         found = RANGE.match(answer.fields.get("content-range", ""))
-        size = int(found.group(1)) if found else int(answer.fields.get("content-length", len(answer.body)))
+        size = int(found.group(1)) if found else len(answer.body)
+        if not found and not answer.body:
+            stated = answer.fields.get("content-length", "0")
+            size = int(stated) if stated.isdecimal() and len(stated) < 20 else 0
         if size > max_bytes:
             raise SandboxFileTooLargeError(path, size, max_bytes)
         return answer.body
@@ -140,17 +150,17 @@ class Files:
         query = {"limit": str(PAGE)}
         while True:
             document = self._client.ask("GET", self._client.file_place(sandbox, "list", place), query=query,
-                                        repeat=True).json()
-            for entry in document["entries"]:
-                name = entry["name"]
-                if name is None:  # no UTF-8: shown as nearly as can be
-                    name = base64.b64decode(entry["name_base64"]).decode("utf-8", "replace")
-                entries.append((name, entry["type"] == "directory"))
-            if document["next"] is None:
+                                        repeat=True).document()
+            try:
+                entries += [_entry(entry) for entry in document["entries"]]
+                after = document["next"]
+            except (KeyError, TypeError, ValueError):
+                raise LostError("a listing is none") from None
+            if after is None:
                 return entries
             if len(entries) >= LISTED_MAX:
                 raise SandboxError(f"{path!r} has more than {LISTED_MAX} entries, too many to list")
-            query["after"] = document["next"]
+            query["after"] = str(after)
 
     @staticmethod
     def _refuse(error: BerthError, path: str) -> None:

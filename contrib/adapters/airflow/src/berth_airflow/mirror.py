@@ -85,7 +85,7 @@ def decode_network_policy(value: Optional[str]) -> Optional[SandboxSpec]:
             block_network=bool(document["block_network"]),
             allow_egress_to=[str(host) for host in document["allow_egress_to"]] or None,
             allow_egress_to_cidrs=[str(block) for block in document["allow_egress_to_cidrs"]] or None)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
