@@ -74,6 +74,11 @@ int exchange_admit(struct exchange *x, struct failure *f)
     if (!conditional && (x->route->flags & ROUTE_CHANGES) &&
         (exchange_field(x, "if-match") || exchange_field(x, "if-none-match")))
         return failure_set(f, -EINVAL, "this can have no condition: If-Match, If-None-Match");
+    /* A date cannot tell two changes within a second apart, so it would promise what does not hold.
+     * With If-Match it is to be ignored (RFC 9110 13.1.4). */
+    if ((x->route->flags & ROUTE_CHANGES) && exchange_field(x, "if-unmodified-since") &&
+        !exchange_field(x, "if-match"))
+        return exchange_refuse(x, 412, "no change can have If-Unmodified-Since; use If-Match");
     return 0;
 }
 

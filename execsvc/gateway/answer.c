@@ -203,13 +203,28 @@ static int reply_dialect(struct exchange *x, int status, int error, const char *
     return r < 0 ? r : exchange_reply(x, status, type, body->data, body->len);
 }
 
+/* Every byte but printable ASCII as \xNN. Backslashes stay: parts of the text were escaped where
+ * they were put in. */
+static void make_printable(const char *text, char *out, size_t size)
+{
+    size_t used = 0;
+    for (; *text && size - used > 4; text++) {
+        unsigned char byte = (unsigned char)*text;
+        if (byte >= 0x20 && byte < 0x7f)
+            out[used++] = (char)byte;
+        else
+            used += (size_t)snprintf(out + used, size - used, "\\x%02x", byte);
+    }
+    out[used] = '\0';
+}
+
 static int reply_problem(struct exchange *x, int status, int error, bool retry, const char *text)
 {
     char detail[FAILURE_TEXT_MAX];
     const char *name = error < 0 ? strerrorname_np(-error) : NULL;
     if (x->route && (x->route->flags & (ROUTE_E2B | ROUTE_CONNECT | ROUTE_STREAM)))
         return reply_dialect(x, status, error, text);
-    (void)log_escape(text, strlen(text), detail, sizeof detail);
+    make_printable(text, detail, sizeof detail);
     json_t *problem = json_pack("{s:s,s:s,s:i,s:s,s:b,s:s}", "type", "about:blank", "title",
                                 problem_title(status), "status", status, "detail", detail, "retry",
                                 retry, "effect", effect_word(x));

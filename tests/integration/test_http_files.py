@@ -144,6 +144,24 @@ def test_conditions_of_get(web, tree):
     assert web.ask("GET", "/files/f", If_None_Match=tag).status == 200
 
 
+def test_dates_are_no_condition_of_a_change(web, tree):
+    (tree / "f").write_bytes(b"1")
+    tag = web.ask("GET", "/files/f").fields["etag"]
+    for date in ("Thu, 01 Jan 1970 00:00:00 GMT", "Fri, 01 Jan 2100 00:00:00 GMT", "x"):
+        for method, path in [("PUT", "/files/f"), ("DELETE", "/files/f"), ("POST", "/directories/d")]:
+            answer = web.ask(method, path, b"2" if method == "PUT" else b"", If_Unmodified_Since=date)
+            assert answer.status == 412 and "If-Match" in answer.json["detail"], (method, answer)
+            assert answer.json["effect"] == "none"
+    assert (tree / "f").read_bytes() == b"1" and not (tree / "d").exists()
+    fields = {"If_Unmodified_Since": "Thu, 01 Jan 1970 00:00:00 GMT", "If_Match": tag}
+    assert web.ask("PUT", "/files/f", b"2", **fields).status == 200
+    assert web.ask("PUT", "/files/f", b"3", If_Modified_Since="Fri, 01 Jan 2100 00:00:00 GMT").status == 200
+
+
+def test_names_in_details_are_escaped_once(web):
+    assert web.ask("GET", "/files/%ff%5c").json["detail"].startswith("\\xff\\x5c: ")
+
+
 def test_conditions_of_put(web, tree):
     first = web.ask("PUT", "/files/f", b"1", If_None_Match="*")
     assert first.status == 201
