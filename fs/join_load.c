@@ -72,6 +72,20 @@ static int add_all(struct driver *hub, const struct service_list *l, struct fail
     return r;
 }
 
+static int no_such_service(const struct service_list *l, const char *name, struct failure *f)
+{
+    char known[200] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < l->count && used < sizeof known; i++)
+        used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "",
+                                 l->entries[i].name);
+    return failure_set(f, -ENOENT,
+                       "no service \"%s\" in client.services of the configuration file%s%s%s; see "
+                       "berth.json(5)",
+                       name, l->count ? ". There are: " : ", which is empty", known,
+                       used >= sizeof known ? "..." : "");
+}
+
 static int add_named(struct driver *hub, const struct service_list *l, const char *names,
                      struct failure *f)
 {
@@ -82,10 +96,7 @@ static int add_named(struct driver *hub, const struct service_list *l, const cha
         (void)snprintf(name, sizeof name, "%.*s", (int)len, names);
         const struct service_entry *e = len < sizeof name ? service_list_find(l, name) : NULL;
         if (!e)
-            return failure_set(f, -ENOENT,
-                               "services=: no service \"%s\" in client.services of the "
-                               "configuration file; see berth.json(5)",
-                               name);
+            return no_such_service(l, name, f);
         r = add_service(hub, e, f);
         names += len + (names[len] == ':');
     }

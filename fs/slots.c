@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -20,6 +21,7 @@
 #define HASHED_FIRST UINT64_C(0xf00000) /* slots of 24 bits from here on are given to nobody */
 #define HASHED_COUNT UINT64_C(0x100000)
 #define READ_AT_ONCE 512
+#define LOCK_TRIES 5 /* of a millisecond: others hold it for one record */
 
 /* In this machine's byte order: the file never leaves it. */
 struct record {
@@ -41,6 +43,7 @@ struct service_count {
 struct slots {
     int fd; /* -1: nothing is written down */
     uint64_t count;
+    bool held; /* somebody kept the lock: it is tried once alone until it is to be had again */
     struct table entries;
     struct table services; /* hash of the ID -> how many it has */
 };
@@ -91,20 +94,23 @@ static int count_service(struct slots *s, const uint8_t service_id[16])
     return 0;
 }
 
-/* The record at the next place. One that is not right takes its place and is nobody's. */
-static int take(struct slots *s, const struct record *r)
+static int remember(struct slots *s, const struct record *r, uint64_t given)
 {
-    s->count++;
-    if (r->check != check_of(r) || find(s, r))
-        return 0;
     struct entry *e = malloc(sizeof *e);
     if (!e)
         return -ENOMEM;
-    *e = (struct entry){.next = table_get(&s->entries, key_of(r)), .record = *r, .given = s->count};
+    *e = (struct entry){.next = table_get(&s->entries, key_of(r)), .record = *r, .given = given};
     int error = table_put(&s->entries, key_of(r), e, NULL);
     if (error < 0)
         free(e);
     return error < 0 ? error : count_service(s, r->service_id);
+}
+
+/* The record at the next place. One that is not right takes its place and is nobody's. */
+static int take(struct slots *s, const struct record *r)
+{
+    s->count++;
+    return r->check != check_of(r) || find(s, r) ? 0 : remember(s, r, s->count);
 }
 
 /* What others have appended. */
@@ -135,16 +141,33 @@ static int give_locked(struct slots *s, const struct record *r)
     return take(s, r);
 }
 
+static int lock(struct slots *s)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    int tries = s->held ? 1 : LOCK_TRIES;
+    int r;
+    while ((r = flock(s->fd, LOCK_EX | LOCK_NB) < 0 ? -errno : 0) == -EWOULDBLOCK && --tries > 0)
+        (void)nanosleep(&pause, NULL);
+    s->held = r < 0;
+    return r;
+}
+
 static int give(struct slots *s, const struct record *r)
 {
     if (s->count + 1 >= HASHED_FIRST || service_has(s, r->service_id) >= SLOTS_PER_SERVICE_MAX)
         return -ENFILE;
-    if (s->fd >= 0 && flock(s->fd, LOCK_EX) < 0)
-        return -errno;
-    int error = give_locked(s, r);
+    int error = s->fd >= 0 ? lock(s) : 0;
+    if (error < 0)
+        return error;
+    error = give_locked(s, r);
     if (s->fd >= 0)
         (void)flock(s->fd, LOCK_UN);
     return error;
+}
+
+static uint64_t hashed(const struct record *r)
+{
+    return HASHED_FIRST + key_of(r) % HASHED_COUNT;
 }
 
 uint64_t slots_number(struct slots *s, const uint8_t service_id[16], uint64_t number)
@@ -153,10 +176,15 @@ uint64_t slots_number(struct slots *s, const uint8_t service_id[16], uint64_t nu
     memcpy(r.service_id, service_id, sizeof r.service_id);
     r.check = check_of(&r);
     const struct entry *e = find(s, &r);
-    if (!e && give(s, &r) == 0)
+    if (!e) {
+        int error = give(s, &r);
+        /* It has had this one from then on, also when the lock is to be had again. */
+        if (error < 0 && error != -ENFILE)
+            (void)remember(s, &r, hashed(&r));
         e = find(s, &r);
+    }
     uint64_t low = number & ((UINT64_C(1) << NUMBER_BITS) - 1);
-    uint64_t slot = e ? e->given : HASHED_FIRST + key_of(&r) % HASHED_COUNT;
+    uint64_t slot = e ? e->given : hashed(&r);
     return slot << NUMBER_BITS | low;
 }
 

@@ -251,6 +251,7 @@ static int load_unnamed(const struct document *d, const struct client_flags *fla
 {
     static const struct service_entry nothing = {0};
     int r = load_url(d, flags, s, f);
+    s->alone = flags->alone;
     if (r == 0 && flags->alone)
         return take_credentials(flags, &nothing, s, f);
     if (r == 0)

@@ -63,6 +63,7 @@ struct client_settings {
     char *ca_file;
     char *cert_file;
     char *key_file;
+    bool alone; /* these are all, as client_flags has it */
     enum link_mode symlinks;
     char *system_prefixes;
     uint32_t connect_timeout_ms; /* 0: the stream's default */

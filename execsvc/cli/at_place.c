@@ -5,6 +5,42 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "cli/here.h"
+
+#define ELSEWHERE "go elsewhere (cd), or name the service: berth --service NAME %s …, or --url URL"
+
+bool at_place_stand(struct cli *cli)
+{
+    struct failure failure;
+    if (cli->url_given || cli->here)
+        return true;
+    struct here *here = calloc(1, sizeof *here);
+    int r = here ? here_find(NULL, here, &failure) : failure_set(&failure, -ENOMEM, "no memory");
+    if (r == 0) {
+        cli->stands = here;
+        cli_use_here(cli, here);
+        return true;
+    }
+    free(here);
+    /* In none that says which service it is of. */
+    bool unclear = r == -ENOTUNIQ || r == -ENOTCONN || r == -ETIMEDOUT || r == -EPERM;
+    if (!unclear || !cli->command->changes)
+        return true;
+    cli_error(cli, "%s; " ELSEWHERE, failure.text, cli->command->name);
+    return false;
+}
+
+/* A mount speaks for the workspace in which we stand; of others their place knows better. */
+static bool stands_in(const struct cli *cli, const char *name)
+{
+    const struct here *here = cli->here;
+    char own[THREAD_NAME_MAX + 1];
+    if (!here || !here->workspace)
+        return false;
+    if (here->by_name)
+        return strcmp(here->workspace, name) == 0;
+    return thread_id_to_name(bytes_of_string(here->workspace), own) == 0 && strcmp(own, name) == 0;
+}
 
 int at_place_find(const struct cli *cli, const char *key, bool by_name, struct place *ret)
 {
@@ -17,7 +53,7 @@ int at_place_find(const struct cli *cli, const char *key, bool by_name, struct p
         memcpy(name, key, len + 1);
     else if (thread_id_to_name(bytes_of_string(key), name) < 0)
         return 0;
-    if (strchr(name, '/') || name[0] == '.')
+    if (strchr(name, '/') || name[0] == '.' || stands_in(cli, name))
         return 0;
     int r = place_read(name, ret, &failure);
     /* Who has no home has no places. */
@@ -25,7 +61,13 @@ int at_place_find(const struct cli *cli, const char *key, bool by_name, struct p
         return 0;
     if (r < 0)
         cli_error(cli, "%s", failure.text);
-    return r < 0 ? r : 1;
+    if (r < 0 || !cli->here || !cli->command->changes || strcmp(cli->here->url, ret->url) == 0)
+        return r < 0 ? r : 1;
+    cli_error(cli,
+              "%s: a provider (%s) made one, and the service of the mount in which you stand, %s, "
+              "may have one: " ELSEWHERE,
+              key, ret->provider, cli->here->url, cli->command->name);
+    return -ENOTUNIQ;
 }
 
 static bool is_usable(const struct cli *cli, const char *key, const struct place *p)
@@ -43,6 +85,8 @@ static bool is_usable(const struct cli *cli, const char *key, const struct place
 bool at_place_use(struct cli *cli, const char *key, bool by_name)
 {
     _cleanup_place_ struct place p = {0};
+    if (!at_place_stand(cli))
+        return false;
     int r = at_place_find(cli, key, by_name, &p);
     if (r <= 0)
         return r == 0;
@@ -50,6 +94,8 @@ bool at_place_use(struct cli *cli, const char *key, bool by_name)
         return false;
     free(cli->place_url);
     cli->place_url = take_ptr(p.url);
+    if (cli->here)
+        cli->flags = cli->given;
     cli->flags.url = cli->place_url;
     cli->flags.alone = true;
     cli->control = NULL;
@@ -64,6 +110,10 @@ int at_place_connect(struct cli *cli, struct client **ret)
 int at_place_enter(const struct cli *cli, const struct place *p, struct cli *ret)
 {
     struct cli other = *cli;
+    if (cli->here)
+        other.flags = cli->given;
+    other.here = NULL;
+    other.stands = NULL;
     other.settings_loaded = false;
     other.settings = (struct client_settings){0};
     other.control = NULL;
@@ -89,6 +139,8 @@ void at_place_leave(struct cli *cli)
 int at_places_connect(struct at_places *at, const char *key, bool by_name, struct client **ret)
 {
     _cleanup_place_ struct place p = {0};
+    if (!at_place_stand(at->cli))
+        return -ENOTUNIQ;
     int r = at_place_find(at->cli, key, by_name, &p);
     if (r < 0)
         return r;

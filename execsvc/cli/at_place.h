@@ -5,9 +5,16 @@
 #include "cli/cli.h"
 #include "places/place.h"
 
+/* For commands that name workspaces by ID, before anything else here: unless the user named a
+ * service, it is that of the mount that the working directory is in, if it is in one. False: which
+ * service is meant cannot be told, the command would change something, and it was said what to
+ * type. */
+bool at_place_stand(struct cli *cli);
+
 /* The place of a workspace, by thread ID or (by_name) directory name. 1: *ret; 0: it has none, or
- * the user has named a service, which is then meant; negative: why it could not be read was
- * printed. */
+ * another service is meant: one that the user named, or that of the workspace in which we stand,
+ * when that is the one. Negative: why it could not be read was printed, or that it may be
+ * another's. */
 int at_place_find(const struct cli *cli, const char *key, bool by_name, struct place *ret);
 
 /* From now on the service is that of the workspace's place, if it has one and nobody named another.

@@ -149,6 +149,10 @@ void cli_use_here(struct cli *cli, const struct here *here)
     struct client_flags *f = &cli->flags;
     if (cli->url_given)
         return;
+    if (!cli->here)
+        cli->given = cli->flags;
+    cli->here = here;
+    *f = cli->given;
     cli->control = here->control;
     f->alone = here->own_credentials;
     f->url = here->url;

@@ -22,6 +22,9 @@ enum cli_status {
 
 struct cli {
     struct client_flags flags; /* global options as given; borrowed from argv */
+    struct client_flags given; /* the same before cli_use_here */
+    const struct here *here;   /* cli_use_here; borrowed */
+    struct here *stands;       /* at_place_stand; owned */
     bool url_given;            /* client_flags_name_service */
     bool settings_loaded;
     struct client_settings settings; /* valid after cli_load_settings() */
@@ -41,6 +44,7 @@ struct cli_command {
     int (*run)(struct cli *cli, int argc, char **argv);
     const char *summary; /* one line of `berth --help`; NULL: not for people */
     const char *usage;   /* `berth help NAME`: usage, what it does, options, examples */
+    bool changes;        /* a workspace: where an ID may be that of another one, it refuses */
 };
 
 /* The table, in the order of the help page; ends with a row without a name. */

@@ -147,7 +147,9 @@ int cmd_connection(struct cli *cli, int argc, char **argv)
             return cli_option_error(cli, option, argv);
     }
     const char *verb = optind < argc ? argv[optind++] : "ls";
-    if (strcmp(verb, "hold") == 0 && argc - optind == 2)
+    bool alone = argc - optind == 3 && strcmp(argv[optind + 2], HOLDER_ALONE) == 0;
+    cli->flags.alone = alone;
+    if (strcmp(verb, "hold") == 0 && (argc - optind == 2 || alone))
         return hold(cli, argv[optind], argv[optind + 1]);
     bool stops = strcmp(verb, "stop") == 0;
     if (optind < argc || (!stops && strcmp(verb, "ls") != 0))

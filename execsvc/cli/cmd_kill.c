@@ -6,7 +6,6 @@
 #include "cli/at_place.h"
 #include "cli/cli.h"
 #include "cli/exec_find.h"
-#include "cli/here.h"
 #include "cli/text.h"
 
 const char kill_usage[] =
@@ -136,9 +135,9 @@ int cmd_kill(struct cli *cli, int argc, char **argv)
     }
     if (optind == argc)
         return cli_usage_error(cli, "no command's ID given; `berth ps` shows them");
-    _cleanup_here_ struct here here = {0};
     _cleanup_client_ struct client *client = NULL;
-    cli_use_working_directory(cli, &here);
+    if (!at_place_stand(cli))
+        return CLI_FAILED;
     if ((workspace && !at_place_use(cli, workspace, false)) || cli_connect_warm(cli, &client) < 0)
         return CLI_FAILED;
     int status = CLI_OK;

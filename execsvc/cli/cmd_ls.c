@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/cleanup.h"
+#include "cli/at_place.h"
 #include "cli/cli.h"
 #include "cli/life.h"
 #include "cli/places_list.h"
@@ -395,7 +396,7 @@ static int collect(struct cli *cli, struct list *l)
     struct failure failure;
     struct client *client = NULL;
     int status = CLI_OK;
-    if (!cli_load_settings(cli))
+    if (!at_place_stand(cli) || !cli_load_settings(cli))
         return CLI_FAILED;
     int r = cli_connect_alone(cli, &client, &failure);
     if (r == 0)

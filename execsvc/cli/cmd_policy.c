@@ -5,7 +5,6 @@
 
 #include "cli/at_place.h"
 #include "cli/cli.h"
-#include "cli/here.h"
 #include "cli/policy_text.h"
 #include "cli/workspace_id.h"
 
@@ -342,10 +341,10 @@ int cmd_policy(struct cli *cli, int argc, char **argv)
         return cli_usage_error(cli, "--set and --lift go one after the other");
     if (file && policy_text_read(cli, file, &policy) < 0)
         return CLI_USAGE;
-    _cleanup_here_ struct here here = {0};
     _cleanup_client_ struct client *client = NULL;
     const char *id = argv[optind];
-    cli_use_working_directory(cli, &here);
+    if (!at_place_stand(cli))
+        return CLI_FAILED;
     if (!at_place_use(cli, id, flags) || cli_connect_warm(cli, &client) < 0)
         return CLI_FAILED;
     int status = lifts  ? lift(cli, client, id, flags)

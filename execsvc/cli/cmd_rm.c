@@ -11,6 +11,7 @@ const char rm_usage[] =
     "It does not ask. An ID that is not there is an error, and so is a workspace in which\n"
     "commands run or have left processes behind, but the others are removed. A sandbox that a\n"
     "provider made for one is destroyed with it, also one that was never made to the end.\n"
+    "In a mount, IDs are of the service of the workspace that one stands in.\n"
     "\n"
     "  -n, --name    the words are directory names, as `berth ls -q` and the mount show them\n"
     "  -f, --force   commands are ended; one that is not there is no error\n"
@@ -54,7 +55,11 @@ static void explain_missing(const struct cli *cli, struct client *client, const 
                   by_name ? "name" : "thread ID", key, by_name ? "thread ID" : "directory name",
                   other);
     else
-        cli_error(cli, "there is no workspace %s; see `berth ls`", key);
+        cli_error(cli,
+                  cli->here ? "there is no workspace %s at the service of the mount in which you "
+                              "stand; see `berth ls`"
+                            : "there is no workspace %s; see `berth ls`",
+                  key);
 }
 
 static int remove_one(const struct cli *cli, struct client *client, const char *key, uint32_t flags,
@@ -99,6 +104,8 @@ int cmd_rm(struct cli *cli, int argc, char **argv)
         return force ? CLI_OK : cli_usage_error(cli, "which workspace?");
     if (!workspace_ids_check(cli, argv + optind, flags ? THREAD_NAME_MAX : THREAD_ID_MAX))
         return CLI_USAGE;
+    if (!at_place_stand(cli))
+        return CLI_FAILED;
     _cleanup_client_ struct client *client = NULL;
     int status = CLI_OK;
     for (char **id = argv + optind; *id; id++) {

@@ -180,8 +180,9 @@ static int snapshot_ls(struct cli *cli, const struct choice *choice, char **word
     if (words[0] && words[1])
         return cli_usage_error(cli, "ls takes at most one workspace");
     _cleanup_client_ struct client *client = NULL;
-    if ((words[0] && !at_place_use(cli, words[0], choice->workspace_flags)) ||
-        at_place_connect(cli, &client) < 0)
+    bool found =
+        words[0] ? at_place_use(cli, words[0], choice->workspace_flags) : at_place_stand(cli);
+    if (!found || at_place_connect(cli, &client) < 0)
         return CLI_FAILED;
     json_t *array = json_array();
     if (!choice->json && !choice->quiet)
@@ -224,7 +225,7 @@ static int snapshot_rm(struct cli *cli, const struct choice *choice, char **word
     if (!words[0])
         return cli_usage_error(cli, "which snapshot?");
     _cleanup_client_ struct client *client = NULL;
-    if (cli_connect(cli, &client) < 0)
+    if (!at_place_stand(cli) || cli_connect(cli, &client) < 0)
         return CLI_FAILED;
     for (; *words; words++) {
         struct failure failure;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/at_place.h"
 #include "cli/tree_call.h"
 #include "store/tree_send.h"
 
@@ -109,8 +110,8 @@ int create_source_run(struct cli *cli, const struct create_source *s, const char
 {
     struct failure failure;
     char *worktree = NULL;
-    int r = 0;
-    if (s->from) {
+    int r = at_place_stand(cli) ? 0 : -ENOTUNIQ;
+    if (r == 0 && s->from) {
         r = cli_need_network(cli, &failure);
         if (r < 0)
             cli_error(cli, "%s", failure.text);

@@ -82,17 +82,39 @@ static bool is_of_service(const struct doctor *d, const struct mount_row *row)
            stream_url_check(row->source, &failure) < 0;
 }
 
+/* Of a mount of several services, those that cannot be reached; places are connected when used. */
+static void check_members(struct doctor *d, report_fn *say, const struct mount_row *row,
+                          const json_t *members)
+{
+    size_t i;
+    json_t *member;
+    json_array_foreach(members, i, member)
+    {
+        const char *name = json_string_value(json_object_get(member, "name"));
+        const char *state = json_string_value(json_object_get(member, "state"));
+        const char *why = json_string_value(json_object_get(member, "why"));
+        if (!name || !state || strcmp(state, "connected") == 0 || strcmp(state, "idle") == 0)
+            continue;
+        say(d,
+            "is it running? Its workspaces are there when it can be reached; `berth status` has "
+            "more",
+            "the mount at %s: the service %s is %s%s%s", row->point, name, state, why ? ": " : "",
+            why ? why : "");
+    }
+}
+
 static void check_berth_mount(struct doctor *d, const struct mount_row *row)
 {
     json_t *info;
     struct failure failure;
     enum mount_state state = mount_state_read(row, &info, &failure);
     bool serving = json_is_true(json_object_get(json_object_get(info, "stats"), "serving"));
-    json_decref(info);
     report_fn *say = is_of_service(d, row) ? doctor_problem : doctor_note;
     switch (state) {
     case MOUNT_CONNECTED:
         doctor_ok(d, "the mount at %s is connected to %s", row->point, row->source);
+        check_members(d, say == doctor_problem ? doctor_warning : doctor_note, row,
+                      json_object_get(info, "members"));
         break;
     case MOUNT_DISCONNECTED:
         say(d,
@@ -129,6 +151,7 @@ static void check_berth_mount(struct doctor *d, const struct mount_row *row)
         explain_unknown(d, say, row, &failure);
         break;
     }
+    json_decref(info);
 }
 
 void doctor_check_mounts(struct doctor *d)

@@ -25,3 +25,12 @@ const char *exec_hint(const struct exec_options *o)
         return " (a workspace? It is named by -w, before the command)";
     return is_for_a_shell(o->command[0]) ? " (for a shell line: sh -c '…')" : "";
 }
+
+int exec_hint_workspace(const struct exec_options *o, struct buffer *text)
+{
+    const char *at = o->workspace ? strrchr(o->workspace, '@') : NULL;
+    if (!at || at == o->workspace || !at[1])
+        return 0;
+    return buffer_printf(text, " (NAME@SERVICE is a name in a mount: berth --service %s … -w %.*s)",
+                         at + 1, (int)(at - o->workspace), o->workspace);
+}

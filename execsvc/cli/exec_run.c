@@ -389,6 +389,8 @@ static void print_verdict(struct exec_run *run, const struct wire_exec_exit *ver
         int r = exec_result_text(verdict, &text);
         if (r == 0 && absent)
             r = buffer_printf(&text, "%s", exec_hint(run->options));
+        if (r == 0 && verdict->stage == WIRE_STAGE_WORKSPACE && verdict->error == ENOENT)
+            r = exec_hint_workspace(run->options, &text);
         if (r == 0)
             run_message(run, buffer_view(&text));
     }

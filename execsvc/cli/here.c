@@ -395,7 +395,7 @@ static int ask_workspace(const struct mount_row *row, const struct mount_row *wh
         return failure_set(f, r, "%s", strerror(-r));
     inside[strcspn(inside, "/")] = '\0';
     if (!inside[0])
-        return failure_set(f, -ENOENT,
+        return failure_set(f, -ENOTUNIQ,
                            "%s shows the workspaces of several services: enter one of them, or "
                            "name the service",
                            row->point);
@@ -437,7 +437,7 @@ static int find_mount(const struct mount_table *table, const struct spot *spot, 
         return failure_set(f, -ENOENT, "%s is not in a Berth mount", what);
     const struct mount_row *whole = whole_row(table, row);
     if (!whole)
-        return failure_set(f, -ENOENT,
+        return failure_set(f, -ENOTUNIQ,
                            "%s shows a part of a Berth mount whose root is not visible here; name "
                            "the service with --url",
                            row->point);

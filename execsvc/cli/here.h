@@ -74,6 +74,7 @@ struct here {
 
 /* path NULL: the working directory; else any existing file. Failures with a sentence:
  *   -ENOENT   not in a berth mount, or no such path
+ *   -ENOTUNIQ in one, which does not say which service is meant
  *   -ENOTCONN, -ETIMEDOUT, -EPERM, …   in one, but see here_mount_read
  *   -ESTALE   the working directory has been removed
  *   -ENOMEM */

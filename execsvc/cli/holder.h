@@ -7,6 +7,9 @@
 /* Before a text: the connection was made, and could only not be lent. */
 #define HOLDER_USELESS "\1"
 
+/* A last word: of environment and configuration it takes no credentials. */
+#define HOLDER_ALONE "alone"
+
 /* In the process that is to be it: connects, says so on ready_fd ('\0', or why not as a text), and
  * leaves the terminal. Returns the exit status when nobody has used it for persist_s seconds, its
  * session is lost, or it was stopped. One that finds another in its place says '\0' and ends. */

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "cli/cli.h"
+#include "cli/here.h"
 
 int main(int argc, char **argv)
 {
@@ -13,5 +14,8 @@ int main(int argc, char **argv)
     int status = cli_main(&cli, argc, argv);
     client_settings_release(&cli.settings);
     free(cli.place_url);
+    if (cli.stands)
+        here_release(cli.stands);
+    free(cli.stands);
     return status;
 }

@@ -155,13 +155,16 @@ static int take_used(struct taking *t, const struct wire_exec_used *u)
 static int take_commands(struct taking *t)
 {
     int r = exec_each(t->client, NULL, NULL, on_command, t, &t->failure);
-    if (r < 0 || json_array_size(t->commands) == 0)
+    if (r < 0 || json_array_size(t->commands) == 0 || t->source->is_older)
         return r;
     struct wire_frame *reply;
     const struct wire_message request = {.type = WIRE_EXEC_USAGE};
     r = cli_call(t->client, &request, &reply, &t->failure);
-    if (r < 0)
+    if (r < 0) {
+        /* A service ends the connection for a message that it does not know. */
+        t->source->is_older = strstr(t->failure.text, "unknown message type") != NULL;
         return r;
+    }
     uint32_t offset = 0;
     struct bytes element;
     while (r == 0 && wire_list_next(&reply->message.exec_usage_reply.items, &offset, &element)) {
@@ -285,13 +288,16 @@ static int take_service(struct taking *t, json_t **ret)
         r = allowed(take_workspaces(t));
     if (r == 0)
         r = allowed(take_commands(t));
-    if (r == 0)
+    if (r == 0 && !s->is_older)
         r = allowed(take_egress(t));
     if (r < 0) {
         client_free(s->client);
         s->client = NULL;
     }
-    return r;
+    return s->is_older ? failure_set(&t->failure, -EOPNOTSUPP,
+                                     "the service is older than this berth: what commands use, and "
+                                     "what the proxy decides, cannot be shown")
+                       : r;
 }
 
 static json_t *now_json(void)

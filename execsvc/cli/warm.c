@@ -123,6 +123,8 @@ static _Noreturn void become_holder(const char *program, const struct client_set
     argv[n++] = "hold";
     argv[n++] = path;
     argv[n++] = ready;
+    if (s->alone)
+        argv[n++] = HOLDER_ALONE;
     /* What the caller of berth has open besides must end when berth does. Standard error stays
      * until it is connected: a password may have to be asked for. */
     int null = open("/dev/null", O_RDWR);

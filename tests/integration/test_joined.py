@@ -2,6 +2,7 @@
 
 import base64
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -429,3 +430,109 @@ def test_all_without_anything(join, harness, start_service, run_berth):
     assert os.listdir(mount.path) == []
     assert set(members(mount)) == {"default"}
     subprocess.run(["ls", "-la", mount.path], check=True, capture_output=True, timeout=10)
+
+
+# --- which service an ID is of ------------------------------------------------------------------
+
+def set_default(harness, service):
+    path = harness.directory / "home" / "config" / "berth" / "berth.json"
+    told = json.loads(path.read_text())
+    told["client"]["url"] = service.url
+    path.write_text(json.dumps(told))
+
+
+def ids(berth, service):
+    return berth("--url", service.url, "ls", "-q", check=True).stdout.split()
+
+
+def test_ids_are_of_the_service_one_stands_in(join, harness, start_service, berth):
+    default, lab = start_service(), start_service()
+    mount = join(lab=lab, gone="unix:/nowhere/at/all")
+    set_default(harness, default)
+    for service in (default, lab):
+        berth("--url", service.url, "create", "victim", "other", check=True)
+    inside = mount.path / "other"
+    berth("label", "victim", "a=b", cwd=inside, check=True)
+    berth("snapshot", "create", "victim", "s1", cwd=inside, check=True)
+    assert "s1" in berth("snapshot", "ls", "-q", cwd=inside, check=True).stdout
+    assert berth("--url", default.url, "label", "victim", check=True).stdout == ""
+    assert berth("--url", default.url, "snapshot", "ls", "-q", check=True).stdout == ""
+    berth("create", "fresh", cwd=inside, check=True)
+    assert "fresh" in berth("ls", "-q", cwd=inside, check=True).stdout.split()
+    berth("rm", "victim", cwd=inside, check=True)
+    berth("snapshot", "rm", "s1", cwd=inside, check=True)
+    assert ids(berth, default) == ["other", "victim"]
+    assert ids(berth, lab) == ["fresh", "other"]
+    refused = berth("rm", "victim", cwd=inside)
+    assert refused.returncode == 1 and "in which you stand" in refused.stderr
+    # Who names a service means that one.
+    berth("--url", default.url, "rm", "victim", cwd=inside, check=True)
+    assert ids(berth, default) == ["other"]
+
+
+@pytest.mark.parametrize("words", [["rm", "victim"], ["stop", "victim"], ["label", "victim", "a=b"],
+                                   ["snapshot", "create", "victim"], ["fork", "victim", "new"]],
+                         ids=lambda words: words[0])
+def test_nothing_is_changed_where_services_are_many(join, harness, start_service, berth, words):
+    default, lab = start_service(), start_service()
+    mount = join(lab=lab, gone="unix:/nowhere/at/all")
+    set_default(harness, default)
+    for service in (default, lab):
+        berth("--url", service.url, "create", "victim", check=True)
+    run = berth(*words, cwd=mount.path)
+    assert run.returncode == 1 and "--service NAME" in run.stderr, run.stderr
+    assert ids(berth, default) == ids(berth, lab) == ["victim"]
+
+
+def test_a_place_elsewhere_is_not_removed(join, harness, start_service, berth):
+    lab, sandbox = start_service(), start_service()
+    berth("--url", sandbox.url, "create", "made", check=True)
+    mount = join(lab=lab)
+    berth("--url", lab.url, "create", "made", "other", check=True)
+    here = place(harness, sandbox, "made")
+    run = berth("rm", "made", cwd=mount.path / "other")
+    assert run.returncode == 1 and "a provider" in run.stderr and "--service NAME" in run.stderr
+    assert here.exists() and ids(berth, lab) == ["made", "other"]
+    berth("rm", "made", cwd=mount.path / "made", check=True)
+    assert here.exists() and ids(berth, lab) == ["other"]
+
+
+def test_a_place_is_held_without_the_callers_token(harness, start_service, berth, configure):
+    sandbox = start_service()
+    configure(A=sandbox)
+    berth("--url", sandbox.url, "create", "made", check=True)
+    place(harness, sandbox, "made")
+    harness.env["BERTH_TOKEN"] = "berth_of_another_service"
+    try:
+        berth("exec", "-w", "made", "--", "true", check=True)
+        held = json.loads(berth("connection", "ls", "--json", check=True).stdout)
+        assert [one["kind"] for one in held] == ["holder"]
+    finally:
+        berth("connection", "stop", "--all")
+
+
+def test_lock_that_is_kept(join, harness, start_service, berth):
+    """A lock of another program holds nobody up, and numbers stay as they were first."""
+    a = start_service()
+    mount = join(A=a, gone="unix:/nowhere/at/all")
+    path = harness.directory / "home" / "state" / "berth-client" / "joined"
+    with open(path, "rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        berth("--service", "A", "create", *"uvw", check=True)
+        first = [within(SOON, os.stat, mount.path / name).st_ino for name in "uvw"]
+    (mount.path / "w" / "f").write_text("")
+    assert [os.stat(mount.path / name).st_ino for name in "uvw"] == first
+
+
+def test_doctor_names_who_is_not_there(join, start_service, berth):
+    a = start_service()
+    mount = join(A=a, gone="unix:/nowhere/at/all")
+    parts.wait_until(lambda: "why" in members(mount)["gone"], what="a reason")
+    told = berth("--service", "A", "doctor").stdout
+    assert f"the mount at {mount.path}: the service gone is connecting: " in told, told
+
+
+def test_names_of_the_mount_are_no_ids(start_service, berth):
+    a = start_service()
+    run = berth("--url", a.url, "exec", "-w", "demo@lab", "--", "true")
+    assert "berth --service lab … -w demo" in run.stderr

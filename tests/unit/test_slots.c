@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "slots.h"
@@ -66,6 +67,26 @@ static void test_two_mounts(void **state)
     slots_free(t);
 }
 
+/* Somebody keeps the lock: nobody waits, and what was given then stays. */
+static void test_locked(void **state)
+{
+    struct slots *s = reopen(NULL);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    alarm(20);
+    uint64_t a = slots_number(s, first, NUMBER(500, 5)), b = slots_number(s, first, NUMBER(501, 5));
+    alarm(0);
+    assert_true(a != b);
+    assert_int_equal(close(fd), 0);
+    assert_int_equal(slots_number(s, first, NUMBER(500, 6)), a + 1);
+    uint64_t c = slots_number(s, first, NUMBER(502, 5));
+    assert_true(c >> 40 < 0xf00000 && a >> 40 >= 0xf00000);
+    s = reopen(s);
+    assert_int_equal(slots_number(s, first, NUMBER(502, 5)), c);
+    slots_free(s);
+}
+
 static void test_damaged(void **state)
 {
     struct slots *s = reopen(NULL);
@@ -105,6 +126,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_two_mounts),
+        cmocka_unit_test(test_locked),
         cmocka_unit_test(test_damaged),
         cmocka_unit_test(test_one_that_makes_slots_up),
     };
