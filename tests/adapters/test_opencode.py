@@ -54,6 +54,12 @@ def test_the_contract(harness, service, compiled, group, tests):
 
 
 @pytest.mark.timeout(360)
+def test_services_that_drip(harness, compiled):
+    done = harness.run(["node", SUITE.with_name("liars.mjs")], env={**os.environ, "DIST": str(compiled)}, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(360)
 @pytest.mark.parametrize("way", [pytest.param("https", marks=pytest.mark.long), "exec"])
 def test_other_ways(harness, compiled, way):
     service = harness.start_service(tls=way == "https")

@@ -10,9 +10,13 @@ export type Json = Record<string, unknown>
 /** An answer is this at most: two outputs of 4 MiB in JSON, each byte at most six characters of it. */
 const DOCUMENT_MAX = 64 << 20
 const LINE_MAX = 16 << 20
+/** An answer, or a line of a stream, may take a second more for so many bytes. Stops a service that sends a byte now and
+ * then from holding its caller for ever. */
+const RATE_MIN = 16 << 10
 const STREAM_TYPE = "application/x-ndjson"
 
-/** Milliseconds. An answer that does not go on for so long is lost; a stream of events says something every 10 s. */
+/** Milliseconds. An answer takes so long at most, and what its bytes may take; so does an event of a stream, which says
+ * something every 10 s. */
 export const times = {
   answer: 60_000,
   stream: 40_000,
@@ -54,6 +58,8 @@ export interface Request {
   repeat?: boolean
   /** A longer body is not read: it is empty then. */
   bodyMax?: number
+  /** When a stream is cut off, by now(). */
+  until?: number
 }
 
 export interface Answer {
@@ -197,8 +203,19 @@ export class Client {
         clearTimeout(watch)
         this.reached = true
         // Whatever is silent for so long has gone.
-        let silent = setTimeout(() => response.destroy(new Error("nothing came any more")), patience)
-        response.on("data", () => silent.refresh())
+        const silent = setTimeout(() => response.destroy(new Error("nothing came any more")), patience)
+        let begun = now()
+        let bytes = 0
+        response.on("data", (chunk: Buffer) => {
+          silent.refresh()
+          bytes += chunk.length
+          if (headers["accept"] === STREAM_TYPE && chunk.includes(10)) {
+            begun = now()
+            bytes = 0
+          }
+          if (now() > Math.min(begun + patience + (bytes / RATE_MIN) * 1000, request.until ?? Infinity))
+            response.destroy(new Error("it took too long"))
+        })
         response.pause()
         response.on("close", () => clearTimeout(silent))
         resolve(response)

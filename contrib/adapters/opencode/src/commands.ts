@@ -138,7 +138,7 @@ class Command {
           silentSince = undefined
           pause = 50
           if (event["event"] === "ended") verdict = event // and to the stream's end, so that its connection is kept
-          left = this.take(event) || (!this.killed && now() > this.deadline)
+          left = this.take(event) || now() > this.deadline
           if (left) break
         }
         if (verdict !== undefined) return verdict
@@ -186,7 +186,7 @@ class Command {
     if (this.begun) {
       const from = (stream: Stream) => (this.flooded ? NOWHERE : String(this.tails[stream].offset))
       const query = { follow: "true", stdout: from("stdout"), stderr: from("stderr") }
-      return this.client.events("GET", this.place(), { query })
+      return this.client.events("GET", this.place(), { query, until: this.deadline })
     }
     const { argv, env, cwd, stdin, timeout, outputMax, mountPath } = this.request
     // By its ID it is run once, however often this is sent.
@@ -205,7 +205,7 @@ class Command {
       json["stdin"] = Buffer.from(stdin).toString("base64")
       json["stdin_encoding"] = "base64"
     }
-    return this.client.events("POST", place(this.workspace, "/exec"), { json })
+    return this.client.events("POST", place(this.workspace, "/exec"), { json, until: this.deadline })
   }
 
   /** Whether the stream is to be left, since there is too much of it. */

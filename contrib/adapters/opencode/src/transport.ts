@@ -178,7 +178,7 @@ class CommandStream extends Duplex {
 
   constructor(command: string, told: (text: string) => void) {
     super()
-    this.child = spawn("/bin/sh", ["-c", command], { stdio: ["pipe", "pipe", "pipe"] })
+    this.child = spawn("/bin/sh", ["-c", command], { stdio: ["pipe", "pipe", "pipe"], detached: true })
     const { stdin, stdout, stderr } = this.child
     stdin?.on("error", (error) => this.destroy(error))
     stdout?.on("data", (chunk: Buffer) => {
@@ -187,7 +187,10 @@ class CommandStream extends Duplex {
     stdout?.on("end", () => this.push(null))
     stderr?.on("data", (chunk: Buffer) => told(chunk.toString("utf8")))
     this.child.on("error", (error) => this.destroy(error))
-    this.child.on("exit", () => (this.ended = true))
+    this.child.on("exit", () => {
+      if (this.destroyed) this.kill("SIGKILL")
+      this.ended = true
+    })
   }
 
   override _read(): void {
@@ -206,11 +209,22 @@ class CommandStream extends Duplex {
     this.child.stdin?.destroy()
     this.child.stdout?.destroy()
     const kill = setTimeout(() => {
-      if (!this.ended) this.child.kill("SIGKILL")
+      this.kill("SIGKILL")
     }, CHILD_END_MS)
     kill.unref()
-    if (!this.ended) this.child.kill("SIGTERM")
+    this.kill("SIGTERM")
     callback(error)
+  }
+
+  /** The shell, and all that it has started in its process group, whose ID may be another's when the shell has long
+   * ended. */
+  private kill(signal: NodeJS.Signals): void {
+    if (this.ended || this.child.pid === undefined) return
+    try {
+      process.kill(-this.child.pid, signal)
+    } catch {
+      // There is none any more.
+    }
   }
 
   setKeepAlive(): this {
