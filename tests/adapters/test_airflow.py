@@ -608,7 +608,7 @@ def a_run(client):
     return lambda: commands.run(client, "a", ["x"], timeout=0.1, output_max=100).exit_status
 
 
-@pytest.mark.parametrize("body", [DEEP, b"[]", b"5", b"null", b"{}", b'{"id":"b","labels":{}}', b'{"id":"a","labels":[1,2]}',
+@pytest.mark.parametrize("body", [pytest.param(DEEP, id="deep"), b"[]", b"5", b"null", b"{}", b'{"id":"b","labels":{}}', b'{"id":"a","labels":[1,2]}',
                                   b'{"id":"a"}', b"\xff"])
 def test_answers_of_no_such_shape_are_unknown_outcomes(liar, hasty, body):
     client = liar(says(body))
@@ -621,7 +621,7 @@ def test_answers_of_no_such_shape_are_unknown_outcomes(liar, hasty, body):
 
 
 @pytest.mark.parametrize("line", [
-    DEEP, b'{"event":"ended"}', b'{"event":"ended","verdict":"exited","exit_status":"zz"}',
+    pytest.param(DEEP, id="deep"), b'{"event":"ended"}', b'{"event":"ended","verdict":"exited","exit_status":"zz"}',
     b'{"event":"ended","verdict":"exited","exit_status":0,"stdout_bytes":99}',
     b'{"event":"output","stream":"stdout","offset":0,"data":"!","encoding":"base64"}',
     b'{"event":"output","stream":"stdout","offset":-5,"data":""}'])
