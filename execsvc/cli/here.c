@@ -387,7 +387,7 @@ static int ask_workspace(const struct mount_row *row, const struct mount_row *wh
                          const char *path, json_t **object, struct failure *f)
 {
     _cleanup_free_ char *inside = NULL;
-    json_t *own;
+    json_t *own = NULL;
     if (!json_is_array(json_object_get(*object, "members")))
         return 0;
     int r = join(row->root[0] == '/' ? row->root + 1 : row->root, below(path, row->point), &inside);
