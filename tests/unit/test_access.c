@@ -412,7 +412,7 @@ static void test_each_message_that_names_a_workspace(void **state)
             assert_int_equal(permit_check(g, NULL, &m, why), -ENOENT);
         }
     }
-    assert_int_equal(count, 20);
+    assert_int_equal(count, 22);
     grant_unref(g);
 }
 
