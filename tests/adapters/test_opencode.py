@@ -12,6 +12,8 @@ import pytest
 
 from lib.harness import REPOSITORY
 
+pytestmark = pytest.mark.release
+
 ADAPTER = REPOSITORY / "contrib/adapters/opencode"
 SUITE = Path(__file__).parent / "opencode/suite.mjs"
 

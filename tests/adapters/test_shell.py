@@ -7,6 +7,8 @@ import pytest
 
 from lib.harness import REPOSITORY
 
+pytestmark = pytest.mark.release
+
 RECIPE = REPOSITORY / "contrib/adapters/shell/berth-sandbox.sh"
 
 

@@ -13,6 +13,8 @@ import yaml
 from lib import engines, kubernetes_objects
 from lib.harness import REPOSITORY, wait_until
 
+pytestmark = pytest.mark.release
+
 MANIFESTS = REPOSITORY / "contrib/kubernetes"
 
 

@@ -18,6 +18,8 @@ from lib.sshd import Sshd
 from lib.standins import boat as boat_standin
 from lib.standins import opensandbox as opensandbox_standin
 
+pytestmark = pytest.mark.release
+
 ALL = sorted(path.stem for path in PROFILES.glob("*.json"))
 
 

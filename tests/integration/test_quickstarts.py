@@ -14,6 +14,8 @@ from lib import mounts
 from lib.failure import HarnessError
 from lib.quickstart import Reader, blocks_of, matches
 
+pytestmark = pytest.mark.release
+
 DOCS = parts.REPOSITORY / "docs"
 DOCUMENTS = [*sorted(DOCS.glob("*.md")), *sorted(parts.REPOSITORY.glob("contrib/*/*/README.md")),
              parts.REPOSITORY / "README.md"]

@@ -9,6 +9,8 @@ import pytest
 from lib import harness as parts
 from lib.failure import HarnessError
 
+pytestmark = pytest.mark.release
+
 PAGE = parts.REPOSITORY / "docs" / "troubleshooting.md"
 SPAN = re.compile(r"(`+)\s?(.+?)\s?(?<!`)\1(?!`)")
 # What is between the parts of a text that is put together, as "%s%s" and the like are.
