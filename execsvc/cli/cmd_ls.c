@@ -242,7 +242,9 @@ static int name_column(const struct list *l)
 /* Columns of PROVIDER and what is behind it: 0 where no workspace has a sandbox. */
 static int provider_column(const struct list *l)
 {
-    int column = l->has_providers ? (int)strlen("PROVIDER") : -2;
+    if (!l->has_providers)
+        return 0;
+    int column = (int)strlen("PROVIDER");
     for (size_t i = 0; i < l->count; i++) {
         int len = l->items[i].provider ? (int)strlen(l->items[i].provider) : 0;
         column = len > column ? len : column;
