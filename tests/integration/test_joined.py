@@ -316,8 +316,12 @@ def test_cache_on_disk_of_each(join, start_service, berth, caches_kept):
             for entry in os.scandir(mount.path / name):
                 with open(entry.path, encoding="ascii") as file:
                     assert file.read() == name.upper() * 1000
-        told = {name: json.loads(os.getxattr(mount.path / name, "user.berth.mount"))
-                for name in ("a", "b")}
+        def tell():
+            return {name: json.loads(os.getxattr(mount.path / name, "user.berth.mount")) for name in ("a", "b")}
+
+        parts.wait_until(lambda: all(each["stats"]["disk_pending"] == 0 for each in tell().values()),
+                         what="writing to disk")
+        told = tell()
         mount.unmount()
     for name in ("a", "b"):
         assert told[name]["member"] == name.upper()

@@ -18,6 +18,7 @@ import struct
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 from lib.failure import HarnessError
 
@@ -233,6 +234,8 @@ class World:
             self.servers.ip("addr", "add", address, "dev", "down0",
                             *(["nodad"] if ":" in address else []))
         self.servers.ip("link", "set", "down0", "up")
+        # A new namespace forwards where the machine does: what nobody has would be unreachable, not silent.
+        self.servers.run(lambda: Path("/proc/sys/net/ipv4/ip_forward").write_text("0", encoding="ascii"))
         for address in (MACHINE, MACHINE_ALSO):
             self.machine.ip("addr", "add", f"{address}/24", "dev", "up0")
         self.machine.ip("addr", "add", "2001:db8:1::2/64", "dev", "up0", "nodad")
