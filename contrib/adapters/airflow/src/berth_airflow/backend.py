@@ -326,7 +326,9 @@ class BerthSandboxBackend(AttachableSandboxBackend):
         notes = []
         if outcome.kind in ("oom_killed", "killed"):
             notes.append(f"[{outcome.kind.replace('_', ' ')}: {verdict.get('text') or 'by the service'}]")
-        terminated = outcome.kind == "killed" and self._is_gone(sandbox)
+        # What the service says of commands that it ends for that (keeper/clear.c), a moment before it is gone.
+        removed = verdict.get("text") == "because its workspace is removed"
+        terminated = outcome.kind == "killed" and (removed or self._is_gone(sandbox))
         if verdict.get("left"):
             # It cannot be ended otherwise.
             notes.append(f"[{verdict['left']} of its processes could not be ended, so the sandbox was removed]")
