@@ -11,7 +11,7 @@ import pytest
 from lib.booted import Booted
 from lib.harness import REPOSITORY, wait_until
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.unsanitised, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.sandbox, pytest.mark.unsanitised, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ def podman_as_docker():
 def docker():
     # Its package starts a daemon that changes the machine's network, so that nothing here installs it.
     if not shutil.which("dockerd", path=engines.SEARCH):
-        pytest.skip("dockerd is not installed")
+        pytest.skip("optional: dockerd is not installed")
     with contextlib.closing(engines.Docker()) as engine:
         engine.make_image()
         yield engine
