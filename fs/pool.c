@@ -4,16 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define POOL_POISONS
-#endif
-#elif defined(__SANITIZE_ADDRESS__)
-#define POOL_POISONS
-#endif
+#include "base/sanitizers.h"
 
 /* What was freed is found out about when it is used. */
-#ifdef POOL_POISONS
+#if ADDRESS_SANITIZED
 #include <sanitizer/asan_interface.h>
 #else
 #define ASAN_POISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))

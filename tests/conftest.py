@@ -80,11 +80,26 @@ def _time_limit(item):
     return float(given if given is not None else item.config.getini("timeout") or 0)
 
 
+# The search for leaks at its end takes AddressSanitizer longer than most programs run. It is on in the
+# tests of these, which lead through all of the programs' ways, errors as well, or, with BERTH_LEAKS=all,
+# in all tests.
+LEAKS_SOUGHT = ("hostile/test_control", "hostile/test_greed", "hostile/test_lying", "hostile/test_service",
+                "integration/test_access", "integration/test_cli", "integration/test_egress.", "integration/test_joined",
+                "integration/test_lifecycle", "integration/test_mount_lifecycle", "integration/test_mount_options",
+                "integration/test_providers", "integration/test_snapshots", "integration/exec/test_interface",
+                "integration/exec/test_end")
+
+
+def _seeks_leaks(item):
+    path = item.path.relative_to(Path(__file__).parent).as_posix()
+    return os.environ.get("BERTH_LEAKS") == "all" or path.startswith(LEAKS_SOUGHT)
+
+
 @pytest.fixture
 def harness(request, tmp_path, build_dir):
     owner = parts.Harness(tmp_path, build_dir,
                           lambda: request.getfixturevalue("certificates"),
-                          _time_limit(request.node))
+                          _time_limit(request.node), leaks=_seeks_leaks(request.node))
     request.node.stash[STATE] = owner
     yield owner
     owner.close()

@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 
 #include "base/cleanup.h"
+#include "base/sanitizers.h"
 #include "confine/network.h"
 #include "confine/privileges.h"
 
@@ -387,11 +388,9 @@ int sandbox_join(const struct sandbox *s, int mounts)
 }
 
 /* ThreadSanitizer's own clone() takes it that a child has memory of its own. */
-#ifdef __has_feature
-#if __has_feature(thread_sanitizer)
+#if THREAD_SANITIZED
 extern int __clone(int (*run)(void *), void *stack, int flags, void *context, ...);
 #define clone __clone
-#endif
 #endif
 
 struct visitor {

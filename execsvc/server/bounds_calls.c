@@ -7,17 +7,7 @@
 #include <sys/mman.h>
 
 #include "base/cleanup.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(memory_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#ifndef SANITIZED
-#define SANITIZED 0
-#endif
+#include "base/sanitizers.h"
 
 /* By name: libseccomp may be older than the call, and a call may not be this machine's. */
 static const char *const allowed[] = {
@@ -62,7 +52,7 @@ static const char *const refused[] = {
     "pidfd_getfd", "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp", "setns",
     "unshare", "prlimit64", "setrlimit", "setuid", "setgid", "setreuid", "setregid", "setresuid",
     "setresgid", "setgroups",
-#if !SANITIZED
+#if !ADDRESS_SANITIZED
     "ptrace", "prctl",
 #endif
     /* sockets of its own */
@@ -122,7 +112,7 @@ static int add_memory(scmp_filter_ctx ctx)
 /* clone3, whose flags no filter sees, is not there (ENOSYS): the C library then uses clone. */
 static int add_threads(scmp_filter_ctx ctx, int self)
 {
-    const uint64_t flag = SANITIZED ? CLONE_VM : CLONE_THREAD;
+    const uint64_t flag = ADDRESS_SANITIZED ? CLONE_VM : CLONE_THREAD;
     int r = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
                              SCMP_A0(SCMP_CMP_MASKED_EQ, flag, flag));
     if (r == 0)
@@ -147,7 +137,7 @@ static int fill(scmp_filter_ctx ctx)
         r = add_names(ctx, SCMP_ACT_ALLOW, allowed, ARRAY_SIZE(allowed));
     if (r == 0)
         r = add_names(ctx, SCMP_ACT_ERRNO(EPERM), refused, ARRAY_SIZE(refused));
-    if (r == 0 && SANITIZED)
+    if (r == 0 && ADDRESS_SANITIZED)
         r = add_names(ctx, SCMP_ACT_ALLOW, of_sanitizers, ARRAY_SIZE(of_sanitizers));
     if (r == 0)
         r = add_controls(ctx);
@@ -170,5 +160,5 @@ int bounds_calls_enter(void)
 
 bool bounds_calls_sanitized(void)
 {
-    return SANITIZED;
+    return ADDRESS_SANITIZED;
 }

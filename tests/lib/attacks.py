@@ -114,7 +114,7 @@ GROUPS = {
                (("mount-namespace", "ENOENT"), ("landlock", "EXDEV"))),
         Attack("write", "writing to a file of the machine's", "write {secret}", _files()),
         Attack("make", "a new file beside the service's", "make {outside}", _files()),
-        Attack("program", "a program that is run later by others", "write /usr/bin/env",
+        Attack("program", "a program that is run later by others", "write /usr/bin/factor",
                (("mount-namespace", "EACCES or EROFS"), ("landlock", "EACCES"))),
         Attack("service-program", "the service's own program", "write {program}", _files()),
         Attack("look", "whether a file outside exists", "look {secret}", (("mount-namespace", "ENOENT"),)),

@@ -517,7 +517,8 @@ def find_binaries(build):
 class Harness:
     """Owns everything one test starts."""
 
-    def __init__(self, directory, build, certificates, time_limit):
+    def __init__(self, directory, build, certificates, time_limit, leaks=True):
+        """leaks: with AddressSanitizer, programs look for leaks at their end."""
         self.directory = Path(directory)
         self.build = Path(build)
         self.binaries = find_binaries(build)
@@ -527,7 +528,7 @@ class Harness:
         self.owned = []
         self.services = []
         self.counter = 0
-        self.env = self._environment()
+        self.env = self._environment(leaks)
         self.report = []
         self._closed = threading.Event()
         self._watchdog = threading.Timer(time_limit, self._free_the_stuck) if time_limit else None
@@ -535,7 +536,7 @@ class Harness:
             self._watchdog.daemon = True
             self._watchdog.start()
 
-    def _environment(self):
+    def _environment(self, leaks):
         env = {name: value for name, value in os.environ.items()
                if not name.startswith(("BERTH_", "XDG_", "GIT_"))
                and name.lower() not in ("https_proxy", "http_proxy", "all_proxy", "no_proxy")}
@@ -550,7 +551,7 @@ class Harness:
             "XDG_CONFIG_HOME": str(home / "config"), "XDG_CACHE_HOME": str(home / "cache"),
             "PATH": ":".join([*dict.fromkeys(path), env.get("PATH", "/usr/bin:/bin")]),
             "LC_ALL": "C.UTF-8", "TZ": "UTC",
-            "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1",
+            "ASAN_OPTIONS": f"detect_leaks={int(leaks)}:detect_stack_use_after_return=1",
             "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
             "TSAN_OPTIONS": "halt_on_error=0:second_deadlock_stack=1",
             "GIT_CONFIG_GLOBAL": str(home / "gitconfig"), "GIT_CONFIG_SYSTEM": "/dev/null",

@@ -340,6 +340,13 @@ int64_t t_status(struct fixture *f, const char *key)
     return value;
 }
 
+void t_await_status(struct fixture *f, const char *key, int64_t value)
+{
+    for (int i = 0; i < 5000 && t_status(f, key) != value; i++)
+        (void)usleep(1000);
+    assert_int_equal(t_status(f, key), value);
+}
+
 /* --- behind the service's back ----------------------------------------------------- */
 
 char *tree_path(struct fixture *f, const char *path, char buffer[4096])

@@ -72,6 +72,8 @@ void drop_descriptors(struct fixture *f);
 
 /* Counts of the service, by store_status. */
 int64_t t_status(struct fixture *f, const char *key);
+/* Waits for it: the thread that is told of changes may just look at one. */
+void t_await_status(struct fixture *f, const char *key, int64_t value);
 
 /* Files made behind the service's back, by path in demo. */
 void make_file(struct fixture *f, const char *path, const char *text);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/sanitizers.h"
 #include "store/path.h"
 
 #define RW (WIRE_OPEN_READ | WIRE_OPEN_WRITE)
@@ -347,7 +348,7 @@ static void test_many_nodes(void **state)
     size_t nodes = (size_t)t_status(f, "nodes");
     assert_int_equal(nodes, DIRECTORIES * FILES + DIRECTORIES + 1);
     print_message("%zu bytes resident for %zu nodes: %zu each\n", used, nodes, used / nodes);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !ADDRESS_SANITIZED && !THREAD_SANITIZED
     /* Who is not root is told of changes by a watch on each. */
     assert_true(used / nodes < (geteuid() == 0 ? 320 : 440));
 #endif

@@ -180,7 +180,7 @@ static void test_size(void **state)
     assert_string_equal(tree(f, f->demo, 0, 0), "(refused)");
     assert_int_equal(read_tree(f, f->demo, 0, 0), -EINVAL);
     assert_int_equal(read_tree(f, f->demo, FULL, 4), -EINVAL);
-    assert_int_equal(t_status(f, "nodes"), 2);
+    t_await_status(f, "nodes", 2);
 }
 
 static void test_rules(void **state)
