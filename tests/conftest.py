@@ -44,13 +44,35 @@ def build_dir():
     return path
 
 
+# What contrib/check runs on the sanitised build, on which a test takes three times as long, with a
+# search for leaks at each program's end, which takes that once more: of each part what leads through
+# most of its ways, errors as well. All others run on the release build; with --long each runs on both.
+SANITISED = ("hostile/test_control", "hostile/test_greed", "hostile/test_lock_waits", "hostile/test_lying",
+             "hostile/test_park", "hostile/test_spoil", "hostile/test_terminal_injection", "integration/test_access",
+             "integration/test_cli_life", "integration/test_faults", "integration/test_http_document",
+             "integration/test_http_watch", "integration/test_joined", "integration/test_late_answers",
+             "integration/test_lifecycle", "integration/test_mount_options", "integration/test_mount_parallel",
+             "integration/test_mount_resume", "integration/test_pipelining", "integration/test_posix",
+             "integration/test_providers", "integration/test_remount", "integration/test_snapshots",
+             "integration/test_trees", "integration/test_warm", "integration/exec/test_interface",
+             "integration/exec/test_place", "integration/exec/test_streams", "model/test_found",
+             "model/test_mappings", "model/test_random")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Of a sanitised build, what cannot run with that sanitiser is not chosen; of others it is."""
+    """What cannot run with that sanitiser, or without fault points, is not chosen."""
+    for item in items:
+        path = item.path.relative_to(Path(__file__).parent).as_posix()
+        if path.startswith(SANITISED) and not any(map(item.get_closest_marker, ("unsanitised", "release"))):
+            item.add_marker("sanitised")
     berthd = Path(os.environ.get("BERTH_BUILD", parts.REPOSITORY / "build")) / parts.BINARIES["berthd"]
     content = berthd.read_bytes() if berthd.exists() else b""
     unable = {"unsanitised"} if b"__asan_init" in content or b"__tsan_init" in content else set()
     if b"__tsan_init" in content:
         unable.add("one_thread")
+    if b"BERTH_FAULT" not in content:
+        unable.add("fault_points")
     left = [item for item in items if any(item.get_closest_marker(name) for name in unable)]
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in left]
@@ -80,26 +102,12 @@ def _time_limit(item):
     return float(given if given is not None else item.config.getini("timeout") or 0)
 
 
-# The search for leaks at its end takes AddressSanitizer longer than most programs run. It is on in the
-# tests of these, which lead through all of the programs' ways, errors as well, or, with BERTH_LEAKS=all,
-# in all tests.
-LEAKS_SOUGHT = ("hostile/test_control", "hostile/test_greed", "hostile/test_lying", "hostile/test_service",
-                "integration/test_access", "integration/test_cli", "integration/test_egress.", "integration/test_joined",
-                "integration/test_lifecycle", "integration/test_mount_lifecycle", "integration/test_mount_options",
-                "integration/test_providers", "integration/test_snapshots", "integration/exec/test_interface",
-                "integration/exec/test_end")
-
-
-def _seeks_leaks(item):
-    path = item.path.relative_to(Path(__file__).parent).as_posix()
-    return os.environ.get("BERTH_LEAKS") == "all" or path.startswith(LEAKS_SOUGHT)
-
-
 @pytest.fixture
 def harness(request, tmp_path, build_dir):
     owner = parts.Harness(tmp_path, build_dir,
                           lambda: request.getfixturevalue("certificates"),
-                          _time_limit(request.node), leaks=_seeks_leaks(request.node))
+                          _time_limit(request.node), leaks=bool(request.node.get_closest_marker("sanitised"))
+                          or os.environ.get("BERTH_LEAKS") == "all")
     request.node.stash[STATE] = owner
     yield owner
     owner.close()

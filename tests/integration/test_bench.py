@@ -11,10 +11,39 @@ from lib import mounts
 BENCH = parts.REPOSITORY / "tests" / "bench" / "run"
 
 
+def check_calls(found):
+    """Both counts of the same work agree; each is exact when one program works in series."""
+    assert len(found["calls"]) > 25
+    for name, counts in found["calls"].items():
+        assert counts["error"] is None, name
+        assert counts["driver"] <= counts["relay"], name
+
+
+def check_exec(found):
+    for way in ("Berth, a holder's connection", "ssh, ControlMaster"):
+        assert all(found["exec"]["ms"][way].values()), way
+
+
 # Speeds of a sanitised build say nothing.
 @pytest.mark.unsanitised
 @pytest.mark.sandbox
 @pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_parts_are_measured_alone(harness, build_dir, fuse_works):
+    figures = harness.directory / "figures.json"
+    out = harness.run([sys.executable, BENCH, "--build", build_dir, "--quick", "--limit", "3", "--only", "calls,exec",
+                       "--json", figures], timeout=250, check=True).stdout
+    assert "failed" not in out, out
+    found = json.loads(figures.read_text())
+    check_calls(found)
+    check_exec(found)
+    assert not {"work", "cold", "warm", "getattr", "stream", "scale"} & {name for name, part in found.items() if part}
+    assert mounts.mounts_below("/tmp/berth-bench-") == []
+
+
+@pytest.mark.unsanitised
+@pytest.mark.sandbox
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_all_tables_are_filled(harness, build_dir, fuse_works):
     figures = harness.directory / "figures.json"
@@ -22,14 +51,12 @@ def test_all_tables_are_filled(harness, build_dir, fuse_works):
                        "--json", figures], timeout=800, check=True).stdout
     assert "failed" not in out, out
     found = json.loads(figures.read_text())
-    assert len(found["work"]) == 11 and len(found["calls"]) > 25
+    assert len(found["work"]) == 11
     for row, systems in found["work"].items():
         assert systems["local"]["seconds"] is not None, row
         assert all(systems[name]["error"] is None for name in systems if name != "counts"), row
-    # Both counts of the same work agree; each is exact when one program works in series.
-    for name, counts in found["calls"].items():
-        assert counts["error"] is None, name
-        assert counts["driver"] <= counts["relay"], name
+    check_calls(found)
+    check_exec(found)
     assert set(found["getattr"]) == {"local", "sshfs (dir_cache=no)", "Berth, unix", "Berth, TLS"}
     assert found["getattr"]["local"] < found["getattr"]["Berth, unix"]
     # What is known is not asked for again.
@@ -43,6 +70,4 @@ def test_all_tables_are_filled(harness, build_dir, fuse_works):
         assert memory["driver"] < 200e6 and memory["service"] < 500e6
     assert found["scale"]["inodes"] > 1000
     assert found["scale"]["small"] is not None and all(found["scale"][name]["seconds"] for name in found["scale"] if "remount" in name)
-    for way in ("Berth, a holder's connection", "ssh, ControlMaster"):
-        assert all(found["exec"]["ms"][way].values()), way
     assert mounts.mounts_below("/tmp/berth-bench-") == []

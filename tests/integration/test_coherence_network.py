@@ -18,7 +18,7 @@ from lib import agent, harness, mounts
 from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 
-SECONDS, LONG_SECONDS = 20, 240
+SECONDS, LONG_SECONDS = 12, 240
 TIMEOUT = 3  # of the mount
 # One call may need several requests, each of which waits until the silence is noticed and then for a
 # connection; and the machine is busy.

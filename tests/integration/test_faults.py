@@ -2,6 +2,7 @@
 random ones: what the next one finds is as it was before, or as it was to be; nothing is half, and
 nothing is left over."""
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -16,6 +17,8 @@ import pytest
 from lib import berthwire as wire
 from lib import trees
 from lib.harness import wait_until
+
+pytestmark = pytest.mark.fault_points
 
 C = wire.CONSTANTS
 SET = {part: C["WIRE_WORKSPACE_SET_" + part] for part in ("LABELS", "IDLE", "STATE")}
@@ -297,13 +300,19 @@ def test_the_first_start(harness, passing):
     root = harness.new_path("root")
     for name in ("JSON_NEW", "JSON_RENAMED"):
         env = {**harness.env, "BERTH_FAULT": f"{name}:{passing}"}
-        ended = subprocess.Popen([harness.program("berthd"), "--root", root], env=env,
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        log = harness.new_path("log")
+        with open(log, "wb") as file:
+            service = subprocess.Popen([harness.program("berthd"), "--root", root], env=env, stdout=file, stderr=file)
         try:
-            ended.wait(5 if passing == 1 else 0.5)
-        except subprocess.TimeoutExpired:
-            ended.terminate()
-            ended.wait(60)
+            # Whether there is a second time depends on what the first left.
+            if passing == 1:
+                assert service.wait(20) == 1 and b"ended by signal 9" in log.read_bytes(), name
+            else:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    service.wait(0.5)
+        finally:
+            service.terminate()
+            service.wait(60)
     service = harness.start_service(root=root)
     World(harness, service).take(lambda peer: peer.call("WORKSPACE_CREATE", thread_id=b"w"))
 

@@ -23,7 +23,7 @@ from lib import kernel_caches, mounts
 from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 
-SECONDS, LONG_SECONDS = 15, 240
+SECONDS, LONG_SECONDS = 8, 240
 PATIENCE = 30  # for one step of a worker, on a busy machine
 PAGE = 4096
 SIZE = 64 * PAGE

@@ -81,11 +81,17 @@ def places(harness):
     return [Place(harness, label, pair, f"f{i}") for i, (label, pair) in enumerate(sides.items())]
 
 
+# Where all that takes part is: both drivers, the service, a command's kernel.
+FARTHEST = ("two mounts", "a mount and berth exec")
+
+
 def everywhere(test):
-    """Runs test(place, …) in each of the places."""
+    """Runs test(place, …) in each of the places; before a merge in the farthest."""
     @functools.wraps(test)
-    def wrapper(harness, fuse_works, **parameters):
+    def wrapper(harness, fuse_works, where, **parameters):
         for place in places(harness):
+            if where != "everywhere" and place.label not in FARTHEST:
+                continue
             try:
                 test(place, **parameters)
             except BaseException as error:
@@ -95,10 +101,10 @@ def everywhere(test):
     signature = inspect.signature(test)
     own = [p for p in signature.parameters.values() if p.name != "sides"]
     fixtures = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-                for name in ("harness", "fuse_works")]
+                for name in ("harness", "fuse_works", "where")]
     wrapper.__signature__ = signature.replace(parameters=[*fixtures, *own])
     del wrapper.__wrapped__
-    return wrapper
+    return pytest.mark.parametrize("where", ["farthest", pytest.param("everywhere", marks=pytest.mark.long)])(wrapper)
 
 
 # --- what excludes what --------------------------------------------------------------------
