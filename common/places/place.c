@@ -15,8 +15,9 @@ static const char *const states[] = {
     [PLACE_FAILED] = "failed",
 };
 
-static const char *const keys[] = {"version",    "id",  "id_hex", "provider", "sandbox",   "name",
-                                   "parameters", "url", "state",  "created",  "created_by"};
+static const char *const keys[] = {"version",    "id",          "id_hex", "provider", "sandbox",
+                                   "name",       "parameters",  "url",    "state",    "created",
+                                   "created_by", "environment", "secrets"};
 
 void place_clear(struct place *p)
 {
@@ -27,6 +28,8 @@ void place_clear(struct place *p)
     json_decref(p->parameters);
     free(p->url);
     free(p->created_by);
+    json_decref(p->environment);
+    json_decref(p->secrets);
     *p = (struct place){0};
 }
 
@@ -71,6 +74,10 @@ json_t *place_to_json(const struct place *p)
     r |= json_object_set_new(object, "state", json_string(place_state_name(p->state)));
     r |= json_object_set_new(object, "created", json_integer((json_int_t)p->created));
     r |= json_object_set_new(object, "created_by", json_string(p->created_by));
+    if (p->environment)
+        r |= json_object_set_new(object, "environment", json_deep_copy(p->environment));
+    if (p->secrets)
+        r |= json_object_set_new(object, "secrets", json_deep_copy(p->secrets));
     return r < 0 ? NULL : take_ptr(object);
 }
 
@@ -169,6 +176,33 @@ static int get_parameters(const json_t *object, struct place *p, struct failure 
     return 0;
 }
 
+bool place_variable_is_valid(const char *name)
+{
+    size_t len = strlen(name);
+    return len > 0 && len <= PLACE_VARIABLE_NAME_MAX && (name[0] < '0' || name[0] > '9') &&
+           strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == len &&
+           strncmp(name, "LD_", 3) != 0 && strncmp(name, "BERTH_", 6) != 0;
+}
+
+/* *ret stays NULL where there is none: a place of before this was kept. */
+static int get_variables(const json_t *object, const char *key, json_t **ret, struct failure *f)
+{
+    json_t *variables = json_object_get(object, key);
+    const char *name;
+    json_t *value;
+    if (!variables)
+        return 0;
+    bool good = json_is_object(variables) && json_object_size(variables) <= PLACE_VARIABLES_MAX;
+    json_object_foreach(variables, name, value)
+    {
+        good = good && place_variable_is_valid(name) && (json_is_null(value) || plain_text(value));
+    }
+    if (!good)
+        return failure_set(f, -EINVAL, "\"%s\" is no object of variables and plain texts", key);
+    *ret = json_incref(variables);
+    return 0;
+}
+
 static int get_state(const json_t *object, struct place *p, struct failure *f)
 {
     const char *word = json_string_value(json_object_get(object, "state"));
@@ -201,7 +235,9 @@ int place_parse(struct bytes text, struct place *ret, struct failure *ret_failur
         (r = get_text(object, "name", false, &p.given_name, f)) < 0 ||
         (r = get_parameters(object, &p, f)) < 0 ||
         (r = get_text(object, "url", true, &p.url, f)) < 0 || (r = get_state(object, &p, f)) < 0 ||
-        (r = get_text(object, "created_by", false, &p.created_by, f)) < 0)
+        (r = get_text(object, "created_by", false, &p.created_by, f)) < 0 ||
+        (r = get_variables(object, "environment", &p.environment, f)) < 0 ||
+        (r = get_variables(object, "secrets", &p.secrets, f)) < 0)
         return r;
     *ret = p;
     p = (struct place){0};

@@ -5,12 +5,14 @@
  *   { "version": 1, "id": thread ID (or "id_hex" where it is not UTF-8 or holds a NUL),
  *     "provider", "sandbox": the vendor's name or ID of it, "name": what we called it,
  *     "parameters": { NAME: text, … }, "url": how its service is reached, "" while it is not known,
- *     "state", "created" (seconds), "created_by": text }
+ *     "state", "created" (seconds), "created_by": text,
+ *     "environment"?: { NAME: text, or null: it was not set, … },
+ *     "secrets"?: { NAME: a hash that tells whether it is still the same, or null, … } }
  *
  * A URL may be a command to run, so a file is read only when it and the directory belong to the
  * caller (or root) and nobody else can write there. Files appear and are replaced as a whole (for
  * inotify: IN_CREATE, IN_MOVED_TO and IN_DELETE); names that begin with '.' are no places.
- * Tokens are never kept here. */
+ * Tokens and other secrets are never kept here. */
 #pragma once
 
 #include <jansson.h>
@@ -28,6 +30,10 @@
 
 /* Workspaces listed: a directory is not a way to run out of memory. */
 #define PLACES_MAX 10000
+
+/* Variables of the environment that are kept, and bytes of one's name: as above. */
+#define PLACE_VARIABLES_MAX 64
+#define PLACE_VARIABLE_NAME_MAX 64
 
 enum place_state {
     PLACE_CREATING, /* written before the provider is asked; stays when its maker was killed */
@@ -47,7 +53,13 @@ struct place {
     enum place_state state;
     int64_t created; /* seconds of the real time */
     char *created_by;
+    json_t *environment; /* what it was made with, an object of strings and nulls; or NULL */
+    json_t *secrets;     /* the same of hashes */
 };
+
+/* "DOCKER_HOST": upper-case letters, digits and '_', not beginning with a digit. Never the loader's
+ * (LD_…) nor ours (BERTH_…). */
+bool place_variable_is_valid(const char *name);
 
 void place_clear(struct place *p);
 #define _cleanup_place_ _cleanup_(place_clear)

@@ -7,7 +7,7 @@ destroy --type T --lifetime S, state, both with --created-by O SANDBOX
 list --created-by O
 
 SANDBOX is the ID that create prints, or the NAME while that is not known. BOAT_API_KEY is the key, and BOAT_BASE_URL
-where the interface is, if not at Boat's. Exit status 4: there is none.
+where the interface is, if not at Boat's. Exit status 4: there is none; 5: nothing was asked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Iterator, NoReturn
 
 sys.dont_write_bytecode = True
 
-from sandbox_api import PAGES_MAX, Refusal, base_url, call, fail, field, run  # noqa: E402
+from sandbox_api import PAGES_MAX, Refusal, Unreached, base_url, call, fail, field, run  # noqa: E402
 
 BASE_URL = "https://boat.dev/api/v1"
 
@@ -47,7 +47,7 @@ class Boat:
     def __init__(self) -> None:
         key = os.environ.get("BOAT_API_KEY")
         if not key:
-            fail("boat: BOAT_API_KEY is not set")
+            raise Unreached("BOAT_API_KEY is not set")
         self.url = base_url(os.environ.get("BOAT_BASE_URL") or BASE_URL, "BOAT_BASE_URL")
         self.headers = {"Authorization": f"Bearer {key}"}
 
@@ -207,9 +207,9 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     a = parse()
-    boat = Boat()
 
     def act() -> None:
+        boat = Boat()
         if a.verb == "create":
             create(boat, a)
         elif a.verb == "stream":

@@ -6,18 +6,21 @@ stream --app A SANDBOX COMMAND…     the command's standard input and output
 destroy, state --app A SANDBOX
 list --app A --created-by O
 
-SANDBOX is the ID that create prints, or the NAME while that is not known. Exit status 4: there is none.
+SANDBOX is the ID that create prints, or the NAME while that is not known. --profile P, everywhere: a profile of
+Modal's. Exit status 4: there is none; 5: nothing was asked.
 """
 
 import argparse
+import importlib
 import os
 import sys
 import threading
-
-import modal
-from modal.exception import NotFoundError
+from typing import Any
 
 CHUNK = 65536
+
+# Exit statuses: there is no such sandbox; Modal's package is not here, or Modal does not know us.
+GONE, UNREACHED = 4, 5
 
 
 def find(app, sandbox):
@@ -70,12 +73,16 @@ def stream(a):
     os._exit(process.wait())  # not for the thread, which waits for input
 
 
+modal: Any = None
+
+
 def main():
     parser = argparse.ArgumentParser(prog="modal_sandbox.py", allow_abbrev=False)
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb in ("create", "put", "stream", "destroy", "state", "list"):
         one = verbs.add_parser(verb, allow_abbrev=False)
         one.add_argument("--app", required=True)
+        one.add_argument("--profile")
         if verb in ("create", "list"):
             one.add_argument("--created-by", required=True)
         if verb == "create":
@@ -90,6 +97,16 @@ def main():
         if verb in ("put", "stream"):
             one.add_argument("words", nargs=argparse.REMAINDER)
     a = parser.parse_args()
+    # Before the package is loaded, which reads it then.
+    if a.profile:
+        os.environ["MODAL_PROFILE"] = a.profile
+    global modal
+    try:
+        modal = importlib.import_module("modal")
+        errors = importlib.import_module("modal.exception")
+    except ImportError as error:
+        print(f"modal: its Python package is not here: {error}", file=sys.stderr)
+        return UNREACHED
     try:
         if a.verb == "create":
             create(a)
@@ -105,9 +122,12 @@ def main():
             app = modal.App.lookup(a.app, create_if_missing=True)
             for sandbox in modal.Sandbox.list(app_id=app.app_id, tags={"created-by": a.created_by}):
                 print(sandbox.object_id)
-    except NotFoundError:
+    except errors.NotFoundError:
         print(f"modal: no such sandbox: {getattr(a, 'sandbox', '')}", file=sys.stderr)
-        return 4
+        return GONE
+    except errors.AuthError as error:
+        print(f"modal: {error}", file=sys.stderr)
+        return UNREACHED
     return 0
 
 

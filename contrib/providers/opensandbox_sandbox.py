@@ -9,7 +9,8 @@ destroy, state SANDBOX
 list --created-by O
 
 Before the word: --server URL, and --server-proxy yes if execd is reached through the server. SANDBOX is the ID that
-create prints, or the NAME while that is not known. OPEN_SANDBOX_API_KEY is the key. Exit status 4: there is none.
+create prints, or the NAME while that is not known. OPEN_SANDBOX_API_KEY is the key. Exit status 4: there is
+none; 5: nothing was asked.
 """
 
 from __future__ import annotations

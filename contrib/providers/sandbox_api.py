@@ -4,14 +4,15 @@ standard library alone."""
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import urllib.error
 import urllib.parse
 import urllib.request
 from typing import Any, Callable, NoReturn
 
-# Exit status: there is no such sandbox.
-GONE = 4
+# Exit statuses: there is no such sandbox; nobody was asked for anything.
+GONE, UNREACHED = 4, 5
 
 # Seconds for one answer: a service that says nothing must not hold the caller longer.
 ANSWER_TIMEOUT = 120
@@ -44,9 +45,28 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 _OPENER = urllib.request.build_opener(_NoRedirect)
 
 
+class Unreached(Exception):
+    """Nobody was asked for anything."""
+
+
+def plain(words: str) -> str:
+    """words, without what could drive a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in words)
+
+
 def fail(words: str) -> NoReturn:
-    """Ends the program with one line, without what could drive a terminal."""
-    sys.exit("".join(c if c.isprintable() else "?" for c in words))
+    """Ends the program with one line."""
+    sys.exit(plain(words))
+
+
+class _Told:
+    """Whether a service may have been told anything by this program: it may have made something then."""
+
+    yet = False
+
+
+def _is_unreached(reason: object) -> bool:
+    return not _Told.yet and isinstance(reason, (ConnectionRefusedError, socket.gaierror))
 
 
 def base_url(text: str, what: str) -> str:
@@ -73,7 +93,8 @@ def call(method: str, url: str, headers: dict[str, str], body: Any = None,
          data: bytes | None = None) -> Any:
     """One request, of JSON (body) or of bytes (data); the JSON that is answered, None if nothing is.
 
-    Refusal: the service said no. The program ends if it is not reached or says what is no JSON.
+    Refusal: the service said no. Unreached: it is not there, and none was before. The program ends if it is lost or says
+    what is no JSON.
     """
     headers = {"Accept": "application/json", **headers}
     if body is not None:
@@ -84,9 +105,15 @@ def call(method: str, url: str, headers: dict[str, str], body: Any = None,
         with _OPENER.open(request, timeout=ANSWER_TIMEOUT) as answer:
             text = answer.read(ANSWER_MAX + 1)
     except urllib.error.HTTPError as error:
+        _Told.yet = True
         raise _refusal(error) from None
     except OSError as error:
-        fail(f"{urllib.parse.urlsplit(url).netloc}: {getattr(error, 'reason', error)}")
+        reason = getattr(error, "reason", error)
+        words = f"{urllib.parse.urlsplit(url).netloc}: {reason}"
+        if _is_unreached(reason):
+            raise Unreached(words) from None
+        fail(words)
+    _Told.yet = True
     if len(text) > ANSWER_MAX:
         fail(f"{method} {url}: more than {ANSWER_MAX} bytes were answered")
     try:
@@ -105,10 +132,10 @@ def field(answer: Any, *names: str) -> str:
 
 
 def run(prog: str, act: Callable[[], None]) -> int:
-    """The exit status of act, whose refusals are told."""
+    """The exit status of act, whose failures are told."""
     try:
         act()
-    except Refusal as refusal:
-        print("".join(c if c.isprintable() else "?" for c in f"{prog}: {refusal}"), file=sys.stderr)
-        return GONE if refusal.status == 404 else 1
+    except (Refusal, Unreached) as error:
+        print(plain(f"{prog}: {error}"), file=sys.stderr)
+        return UNREACHED if isinstance(error, Unreached) else GONE if error.status == 404 else 1
     return 0

@@ -10,6 +10,7 @@
 #include "cli/orphans.h"
 #include "cli/programs.h"
 #include "cli/text.h"
+#include "provider/binding.h"
 #include "provider/parameters.h"
 #include "provider/sandbox.h"
 
@@ -157,6 +158,8 @@ static int find(struct cli *cli, const char *spec, struct profile *ret, json_t *
         r = profile_find(name, ret, &f);
     if (r == 0)
         r = parameters_complete(ret, given, ret_parameters, &f);
+    if (r == 0)
+        r = binding_ask(ret, *ret_parameters, &f);
     if (r < 0)
         cli_error(cli, "%s: %s", name ? name : spec, f.text);
     return r;
@@ -312,8 +315,18 @@ static int provider_check(struct cli *cli, const struct choice *choice, char **w
 /* --- status -------------------------------------------------------------------------------------
  */
 
-static int print_status(const struct choice *choice, const struct place *p, const char *state,
-                        const char *says)
+static void print_binding(const struct profile *profile, const struct place *p)
+{
+    _cleanup_free_ char *bound = binding_describe(profile, p);
+    const char *changed = binding_changed_secret(p);
+    if (bound && *bound)
+        print_text("asked     ", bound, "\n");
+    if (changed)
+        print_text("note      ", changed, " is not what it was made with\n");
+}
+
+static int print_status(const struct choice *choice, const struct profile *profile,
+                        const struct place *p, const char *state, const char *says)
 {
     json_t *object = choice->json ? place_to_json(p) : NULL;
     if (object) {
@@ -332,6 +345,7 @@ static int print_status(const struct choice *choice, const struct place *p, cons
     print_text("by        ", p->created_by, "\n");
     (void)printf("here      %s\n", place_state_name(p->state));
     print_text("there     ", state ? state : *says ? says : "-", "\n");
+    print_binding(profile, p);
     print_text("url       ", p->url[0] ? p->url : "-", "\n");
     return CLI_OK;
 }
@@ -359,7 +373,7 @@ static int provider_status(struct cli *cli, const struct choice *choice, char **
         r = sandbox_status(&s, &state, says, &f);
     if (r < 0 && r != -EOPNOTSUPP)
         cli_error(cli, "%s: %s", words[0], f.text);
-    int status = print_status(choice, &p, state, says);
+    int status = print_status(choice, &profile, &p, state, says);
     return r < 0 && r != -EOPNOTSUPP ? CLI_FAILED : status;
 }
 

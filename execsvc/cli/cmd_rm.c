@@ -15,6 +15,8 @@ const char rm_usage[] =
     "\n"
     "  -n, --name    the words are directory names, as `berth ls -q` and the mount show them\n"
     "  -f, --force   commands are ended; one that is not there is no error\n"
+    "      --forget  takes one that a provider made off the list, and asks nobody: for a sandbox\n"
+    "                whose provider cannot be reached any more. It may live on there\n"
     "\n"
     "Examples\n"
     "  berth rm demo\n"
@@ -22,7 +24,10 @@ const char rm_usage[] =
     "  berth rm --name team%2F42%3A%20the%20bug   the same by directory name\n"
     "  berth rm -f --name -- $(berth ls -q)  all of them; -- since one may begin with '-'\n";
 
+enum { OPTION_FORGET = 256 };
+
 static const struct option options[] = {
+    {"forget", no_argument, NULL, OPTION_FORGET},
     {"name", no_argument, NULL, 'n'},
     {"force", no_argument, NULL, 'f'},
     {"help", no_argument, NULL, 'h'},
@@ -86,7 +91,7 @@ static int remove_one(const struct cli *cli, struct client *client, const char *
 int cmd_rm(struct cli *cli, int argc, char **argv)
 {
     uint32_t flags = 0;
-    bool force = false;
+    bool force = false, forget = false;
     int option;
     opterr = 0;
     while ((option = getopt_long(argc, argv, ":nfh", options, NULL)) != -1) {
@@ -94,6 +99,8 @@ int cmd_rm(struct cli *cli, int argc, char **argv)
             flags = WIRE_WORKSPACE_BY_NAME;
         else if (option == 'f')
             force = true;
+        else if (option == OPTION_FORGET)
+            forget = true;
         else if (option == 'h')
             return cli_show_help(cli);
         else
@@ -111,7 +118,12 @@ int cmd_rm(struct cli *cli, int argc, char **argv)
     for (char **id = argv + optind; *id; id++) {
         _cleanup_place_ struct place p = {0};
         int r = at_place_find(cli, *id, flags, &p);
-        if (r > 0) {
+        if (r > 0 && forget) {
+            r = rm_provider_forget(cli, &p, *id);
+        } else if (r == 0 && forget) {
+            cli_error(cli, "%s: --forget is for what a provider has made, and none has", *id);
+            r = -ENOENT;
+        } else if (r > 0) {
             r = rm_provider_run(cli, &p, *id, flags, force);
         } else if (r == 0) {
             if (!client && cli_connect(cli, &client) < 0)

@@ -9,6 +9,7 @@
 #include "cli/orphans.h"
 #include "cli/policy_text.h"
 #include "cli/programs.h"
+#include "provider/binding.h"
 #include "provider/parameters.h"
 #include "provider/sandbox.h"
 #include "provider/step.h"
@@ -67,6 +68,8 @@ static int prepare(struct request *q)
     if (r == 0)
         r = sandbox_check_needs(&q->profile, &f);
     if (r == 0)
+        r = binding_ask(&q->profile, q->parameters, &f);
+    if (r == 0)
         r = find_berthd(q, &f);
     if (r < 0)
         cli_error(q->cli, "--provider %s: %s", name ? name : q->c->spec, f.text);
@@ -123,18 +126,24 @@ static void undo(const struct request *q, const char *id, struct sandbox *s, int
 {
     struct failure f;
     struct place *p = s->place;
+    bool gone;
     const json_t *steps = json_object_get(q->profile.document, "destroy");
+    if (!s->touched && !p->url[0]) {
+        if (place_remove(p->name, &f) < 0)
+            cli_error(q->cli, "%s: %s", id, f.text);
+        return;
+    }
     /* Where there is no sandbox, a workspace may have been made that nobody has told us of. */
     bool unknown = json_array_size(steps) == 0 && p->url[0] &&
                    (error == -ENOTCONN || error == -ETIMEDOUT || error == -ECONNRESET);
-    int r = sandbox_destroy(s, &f);
+    int r = sandbox_destroy(s, &gone, &f);
     if (r == 0 && !unknown) {
         struct failure left;
         bool may_be_left = orphans_check(&q->profile, p, &left) < 0;
         r = place_remove(p->name, &f);
         if (may_be_left)
             cli_error(q->cli, "%s: %s", id, left.text);
-        else if (r == 0 && json_array_size(steps) > 0)
+        else if (r == 0 && json_array_size(steps) > 0 && !gone)
             cli_error(q->cli, "%s: what had been made of its sandbox (%s) was destroyed", id,
                       p->sandbox);
         if (!may_be_left && (error == -ETIMEDOUT || error == -EINTR))

@@ -101,7 +101,8 @@ int orphans_destroy(const struct profile *p, json_t *parameters, const char *nam
     if (!place.sandbox || !place.given_name)
         return failure_set(ret_failure, -ENOMEM, "out of memory");
     struct sandbox s = {.profile = p, .place = &place, .signal_fd = -1};
-    return sandbox_destroy(&s, ret_failure);
+    bool gone;
+    return sandbox_destroy(&s, &gone, ret_failure);
 }
 
 int orphans_check(const struct profile *profile, const struct place *p, struct failure *ret_failure)

@@ -7,3 +7,6 @@
 
 /* flags: WIRE_WORKSPACE_… of key. 0, or a negative errno; what there is to say was said. */
 int rm_provider_run(struct cli *cli, struct place *p, const char *key, uint32_t flags, bool force);
+
+/* Takes it off the list and asks nobody; says what may live on. */
+int rm_provider_forget(struct cli *cli, const struct place *p, const char *key);

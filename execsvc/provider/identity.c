@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/file.h"
 #include "config/paths.h"
+#include "provider/binding.h"
 #include "provider/sandbox.h"
 
 /* A DNS label: what vendors take for names and for values of labels. */
@@ -231,6 +232,9 @@ int sandbox_new_place(const struct profile *p, struct bytes id, json_t *paramete
     place.parameters = json_incref(parameters);
     if (!place.provider || !place.sandbox || !place.given_name || !place.url)
         return failure_set(ret_failure, -ENOMEM, "out of memory");
+    r = binding_take(p, &place, ret_failure);
+    if (r < 0)
+        return r;
     *ret = place;
     place = (struct place){0};
     return 0;

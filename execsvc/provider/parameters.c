@@ -106,6 +106,13 @@ static int check_value(const char *key, const char *value, const json_t *paramet
                        *value ? "is not of the right form" : "is missing", help, pattern);
 }
 
+int parameters_check(const struct profile *p, const char *key, const char *value,
+                     struct failure *ret_failure)
+{
+    const json_t *known = json_object_get(p->document, "parameters");
+    return check_value(key, value, json_object_get(known, key), ret_failure);
+}
+
 static int check_known(const struct profile *p, const json_t *known, const json_t *given,
                        struct failure *f)
 {

@@ -13,9 +13,12 @@ int parameters_split(const char *spec, char **ret_name, json_t **ret_given,
 /* Adds KEY=VALUE, taking the value as it is. -EINVAL. */
 int parameters_add(json_t *given, const char *word, struct failure *ret_failure);
 
-/* What a profile's parameters are, given these: those that are left out are their defaults, or "".
- * -EINVAL: unknown; not what the profile's pattern wants; missing although it wants something; or
- * such as no vendor's program may get: more than PROFILE_TEXT_MAX bytes, control characters, not
- * UTF-8, or beginning with '-', which it would take for an option. */
+/* parameters_check: whether one may have this value. parameters_complete: what a profile's
+ * parameters are, given these: those that are left out are their defaults, or "". -EINVAL: unknown;
+ * not what the profile's pattern wants; missing although it wants something; or such as no vendor's
+ * program may get: more than PROFILE_TEXT_MAX bytes, control characters, not UTF-8, or beginning
+ * with '-', which it would take for an option. */
+int parameters_check(const struct profile *p, const char *key, const char *value,
+                     struct failure *ret_failure);
 int parameters_complete(const struct profile *p, const json_t *given, json_t **ret,
                         struct failure *ret_failure);

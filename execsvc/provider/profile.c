@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "places/place.h"
 #include "provider/template.h"
 
 #define PATH_TEXT 256
@@ -168,9 +169,34 @@ static int check_pattern(struct checked *c, const char *path, const json_t *para
     return good ? 0 : wrong(c, path, "\"default\" does not match \"pattern\"");
 }
 
+/* It is run before there is a sandbox, or another parameter. */
+static int check_default_from(struct checked *c, const char *path, const json_t *parameter)
+{
+    const json_t *words = json_object_get(parameter, "default_from");
+    const char *given = json_string_value(json_object_get(parameter, "default"));
+    char inner[PATH_TEXT + 24];
+    size_t i;
+    json_t *word;
+    if (!words)
+        return 0;
+    (void)snprintf(inner, sizeof inner, "%s.default_from", path);
+    if (!given || *given)
+        return wrong(c, inner, "is for a parameter whose \"default\" is \"\"");
+    int r = check_command(c, inner, words);
+    json_array_foreach((json_t *)(uintptr_t)words, i, word)
+    {
+        struct template_name name;
+        const char *at = json_string_value(word);
+        if (r == 0 && (!at || (template_next(&at, &name) &&
+                               (name.len != 9 || memcmp(name.text, "directory", 9) != 0))))
+            r = wrong(c, inner, "[%zu]: nothing but {directory} is known here", i);
+    }
+    return r;
+}
+
 static int check_parameters(struct checked *c, const json_t *parameters)
 {
-    static const char *const known[] = {"default", "help", "pattern", NULL};
+    static const char *const known[] = {"default", "default_from", "help", "pattern", NULL};
     static const char *const required[] = {"help", NULL};
     const char *key, *part;
     json_t *value, *text;
@@ -192,10 +218,12 @@ static int check_parameters(struct checked *c, const json_t *parameters)
             return r;
         json_object_foreach(value, part, text)
         {
-            if (!is_text(text))
+            if (strcmp(part, "default_from") != 0 && !is_text(text))
                 return wrong(c, path, "\"%s\" must be a text of one line", part);
         }
         r = check_pattern(c, path, value);
+        if (r == 0)
+            r = check_default_from(c, path, value);
         if (r < 0)
             return r;
     }
@@ -278,21 +306,50 @@ static int check_steps(struct checked *c, const char *name, const json_t *steps)
     return 0;
 }
 
-static int check_gone(struct checked *c, const json_t *gone)
+/* "gone", "unreached": by what a failure is told from others. */
+static int check_failure(struct checked *c, const char *name, const json_t *failure)
 {
     static const char *const known[] = {"status", "text", NULL}, *const required[] = {NULL};
-    const json_t *status = json_object_get(gone, "status"), *text = json_object_get(gone, "text");
-    if (!gone)
+    const json_t *status = json_object_get(failure, "status");
+    const json_t *text = json_object_get(failure, "text");
+    char path[PATH_TEXT];
+    if (!failure)
         return 0;
-    int r = check_keys(c, "gone", gone, known, required);
+    int r = check_keys(c, name, failure, known, required);
+    (void)snprintf(path, sizeof path, "%s.text", name);
     if (r == 0 && text)
-        r = check_texts(c, "gone.text", text);
+        r = check_texts(c, path, text);
     if (r < 0)
         return r;
     /* Any failure, else, would be taken for one that says that there is nothing left. */
     if (json_array_size(text) == 0 && json_array_size(status) == 0)
-        return wrong(c, "gone", "neither \"status\" nor \"text\" says anything");
-    return status ? check_statuses(c, "gone.status", status) : 0;
+        return wrong(c, name, "neither \"status\" nor \"text\" says anything");
+    (void)snprintf(path, sizeof path, "%s.status", name);
+    return status ? check_statuses(c, path, status) : 0;
+}
+
+static int check_variables(struct checked *c, const char *path, const json_t *names)
+{
+    size_t i;
+    json_t *name;
+    int r = names ? check_texts(c, path, names) : 0;
+    if (json_array_size(names) > PLACE_VARIABLES_MAX)
+        return wrong(c, path, "has more than %d names", PLACE_VARIABLES_MAX);
+    json_array_foreach((json_t *)(uintptr_t)names, i, name)
+    {
+        if (r == 0 && !place_variable_is_valid(json_string_value(name)))
+            r = wrong(c, path, "[%zu] is no name of a variable that can be kept", i);
+    }
+    return r;
+}
+
+static int check_bound_to(struct checked *c, const json_t *bound)
+{
+    static const char *const known[] = {"environment", "secrets", NULL}, *const required[] = {NULL};
+    int r = bound ? check_keys(c, "bound_to", bound, known, required) : 0;
+    if (r == 0)
+        r = check_variables(c, "bound_to.environment", json_object_get(bound, "environment"));
+    return r < 0 ? r : check_variables(c, "bound_to.secrets", json_object_get(bound, "secrets"));
 }
 
 static int check_status(struct checked *c, const json_t *status)
@@ -403,9 +460,10 @@ static int check_connect(struct checked *c, const json_t *document)
 
 static int check_top(struct checked *c, const json_t *document)
 {
-    static const char *const known[] = {
-        "profile", "name",    "summary", "tried", "notes",  "needs", "create", "parameters",
-        "install", "connect", "destroy", "gone",  "status", "list",  "policy", NULL};
+    static const char *const known[] = {"profile",  "name",      "summary",    "tried",   "notes",
+                                        "needs",    "create",    "parameters", "install", "connect",
+                                        "destroy",  "gone",      "status",     "list",    "policy",
+                                        "bound_to", "unreached", NULL};
     static const char *const required[] = {"profile", "name", "summary", "tried", "connect", NULL};
     static const char *const tried[] = {"real", "stand-in", NULL};
     int r = check_keys(c, "", document, known, required);
@@ -448,7 +506,9 @@ int profile_parse(struct bytes text, struct profile *ret, struct failure *ret_fa
         (r = check_steps(&c, "install", json_object_get(p.document, "install"))) < 0 ||
         (r = check_connect(&c, p.document)) < 0 ||
         (r = check_steps(&c, "destroy", json_object_get(p.document, "destroy"))) < 0 ||
-        (r = check_gone(&c, json_object_get(p.document, "gone"))) < 0 ||
+        (r = check_failure(&c, "gone", json_object_get(p.document, "gone"))) < 0 ||
+        (r = check_failure(&c, "unreached", json_object_get(p.document, "unreached"))) < 0 ||
+        (r = check_bound_to(&c, json_object_get(p.document, "bound_to"))) < 0 ||
         (r = check_status(&c, json_object_get(p.document, "status"))) < 0 ||
         (r = check_list(&c, json_object_get(p.document, "list"))) < 0 ||
         (r = check_policy(&c, json_object_get(p.document, "policy"))) < 0)
@@ -469,6 +529,12 @@ const char *profile_text(const struct profile *p, const char *key)
 {
     const char *text = json_string_value(json_object_get(p->document, key));
     return text ? text : "";
+}
+
+char *profile_directory(const struct profile *p)
+{
+    const char *slash = p->file ? strrchr(p->file, '/') : NULL;
+    return strndup(slash ? p->file : "/", slash && slash > p->file ? (size_t)(slash - p->file) : 1);
 }
 
 bool profile_is_default_service(const struct profile *p)

@@ -4,10 +4,12 @@
  *
  *   { "profile": 1, "name", "summary", "tried": "real" | "stand-in", "notes"?: [ text, … ],
  *     "needs"?: [ program, … ],
- *     "parameters"?: { NAME: { "help", "default"?, "pattern"? }, … },
+ *     "parameters"?: { NAME: { "help", "default"?, "default_from"?: WORDS, "pattern"? }, … },
+ *     "bound_to"?: { "environment"?: [ variable, … ], "secrets"?: [ variable, … ] },
  *     "create"?:  [ STEP, … ],   "install"?: [ STEP, … ],
  *     "connect":  [ word, … ] | "default",
  *     "destroy"?: [ STEP, … ],   "gone"?: { "status"?: [ n, … ], "text"?: [ text, … ] },
+ *     "unreached"?: as "gone",
  *     "status"?:  { "run": WORDS, "states": { text: state, … } },
  *     "list"?:    { "run": WORDS },
  *     "policy"?:  { FIELD: WORDS of a limit, with {value}, or { word: WORDS, … },
@@ -52,6 +54,9 @@ void profile_release(struct profile *p);
 
 /* A string of the top, "" when it is not there. */
 const char *profile_text(const struct profile *p, const char *key);
+
+/* Where its file is, or "/"; owned. NULL: no memory. */
+char *profile_directory(const struct profile *p);
 
 /* True for what has no sandbox of its own: its workspaces are those of the service that is used
  * anyway, and no place is kept of them ("connect": "default"). */

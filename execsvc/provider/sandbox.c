@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "cli/programs.h"
+#include "provider/binding.h"
 #include "provider/step.h"
 #include "provider/template.h"
 #include "stream/url.h"
@@ -31,12 +32,12 @@ static json_t *values_of(const struct sandbox *s, const char *owner)
     (void)snprintf(unix_time, sizeof unix_time, "%lld", (long long)p->created);
     if (!gmtime_r(&seconds, &tm) || strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm) == 0)
         return NULL;
-    const char *file = s->profile->file ? s->profile->file : "/";
-    const char *slash = strrchr(file, '/');
-    return json_pack("{s:s%, s:s, s:s, s:s, s:s, s:s, s:s}", "directory", file,
-                     (size_t)(slash > file ? slash - file : 1), "sandbox", p->sandbox, "name",
-                     p->given_name, "berthd", s->berthd ? s->berthd : "", "owner", owner, "created",
-                     when, "created_unix", unix_time);
+    _cleanup_free_ char *directory = profile_directory(s->profile);
+    if (!directory)
+        return NULL;
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "directory", directory, "sandbox",
+                     p->sandbox, "name", p->given_name, "berthd", s->berthd ? s->berthd : "",
+                     "owner", owner, "created", when, "created_unix", unix_time);
 }
 
 /* The command line of words; and, if there is one, the file of its input. */
@@ -63,7 +64,9 @@ static int run(const struct sandbox *s, const json_t *words, const char *input, 
     _cleanup_words_ char **argv = NULL;
     _cleanup_free_ char *file = NULL;
     int r = expand(s, words, input, &argv, &file, f);
-    return r < 0 ? r : step_run(argv, file, (uint32_t)timeout_s * 1000, s->signal_fd, ret, f);
+    return r < 0 ? r
+                 : step_run(argv, file, s->place->environment, (uint32_t)timeout_s * 1000,
+                            s->signal_fd, ret, f);
 }
 
 static int timeout_of(const json_t *step)
@@ -216,6 +219,31 @@ static int is_done(struct sandbox *s, const json_t *step, const char *name, stru
     return r < 0 ? r : result.status == 0;
 }
 
+static bool has_text(const struct buffer *b, const char *text)
+{
+    return b->len && memmem(b->data, b->len, text, strlen(text));
+}
+
+/* Whether it failed as "gone" or "unreached" has it. Both, when the profile has both. */
+static bool failed_as(const struct profile *p, const char *name, const struct step_result *result)
+{
+    const json_t *failure = json_object_get(p->document, name);
+    const json_t *statuses = json_object_get(failure, "status"),
+                 *texts = json_object_get(failure, "text");
+    bool status = !statuses, text = !texts;
+    size_t i;
+    json_t *value;
+    if (!failure || result->timed_out || result->interrupted || result->status == 0)
+        return false;
+    status = status || has_status(statuses, result->status);
+    json_array_foreach((json_t *)(uintptr_t)texts, i, value)
+    {
+        text = text || has_text(&result->errors, json_string_value(value)) ||
+               has_text(&result->output, json_string_value(value));
+    }
+    return status && text;
+}
+
 static int run_step(struct sandbox *s, const json_t *step, struct failure *f)
 {
     char name[128];
@@ -229,7 +257,11 @@ static int run_step(struct sandbox *s, const json_t *step, struct failure *f)
         return r < 0 ? r : 0;
     if (!s->berthd && names_berthd(step))
         return failure_set(f, -ENOENT, "%s: " SANDBOX_NO_BERTHD, name);
+    bool touched = s->touched;
+    s->touched = true;
     r = run(s, json_object_get(step, "run"), input, timeout_of(step), &result, f);
+    if (r == -ENOENT || (r == 0 && failed_as(s->profile, "unreached", &result)))
+        s->touched = touched;
     if (r < 0)
         return r;
     if (!is_good(&result))
@@ -267,36 +299,12 @@ int sandbox_create(struct sandbox *s, struct failure *ret_failure)
 
 /* --- destroying ---------------------------------------------------------------------------- */
 
-static bool has_text(const struct buffer *b, const char *text)
-{
-    return b->len && memmem(b->data, b->len, text, strlen(text));
-}
-
-/* What the vendor says of a sandbox that is not there. Both, when the profile has both. */
-static bool is_gone(const struct profile *p, const struct step_result *result)
-{
-    const json_t *gone = json_object_get(p->document, "gone");
-    const json_t *statuses = json_object_get(gone, "status"),
-                 *texts = json_object_get(gone, "text");
-    bool status = !statuses, text = !texts;
-    size_t i;
-    json_t *value;
-    if (!gone || result->timed_out || result->interrupted || result->status == 0)
-        return false;
-    status = status || has_status(statuses, result->status);
-    json_array_foreach((json_t *)(uintptr_t)texts, i, value)
-    {
-        text = text || has_text(&result->errors, json_string_value(value)) ||
-               has_text(&result->output, json_string_value(value));
-    }
-    return status && text;
-}
-
-int sandbox_destroy(struct sandbox *s, struct failure *ret_failure)
+int sandbox_destroy(struct sandbox *s, bool *ret_gone, struct failure *ret_failure)
 {
     size_t i;
     json_t *step;
     int r = 0;
+    *ret_gone = false;
     json_array_foreach(json_object_get(s->profile->document, "destroy"), i, step)
     {
         char name[128];
@@ -313,24 +321,17 @@ int sandbox_destroy(struct sandbox *s, struct failure *ret_failure)
         }
         r = run(s, json_object_get(step, "run"), json_string_value(json_object_get(step, "stdin")),
                 timeout_of(step), &result, ret_failure);
-        if (r == 0 && !is_good(&result) && !is_gone(s->profile, &result))
+        if (r < 0 || is_good(&result))
+            continue;
+        if (failed_as(s->profile, "gone", &result))
+            *ret_gone = true;
+        else
             r = say(name, &result, timeout_of(step), ret_failure);
     }
     return r;
 }
 
 /* --- looking ------------------------------------------------------------------------------- */
-
-static void first_line(const struct buffer *output, char *text, size_t size)
-{
-    const uint8_t *data = output->data;
-    size_t len = output->len;
-    const uint8_t *end = len ? memchr(data, '\n', len) : NULL;
-    len = end ? (size_t)(end - data) : len;
-    while (len > 0 && (data[len - 1] == ' ' || data[len - 1] == '\r'))
-        len--;
-    (void)log_escape(data, len, text, size);
-}
 
 int sandbox_status(struct sandbox *s, const char **ret_state, char ret_words[200],
                    struct failure *ret_failure)
@@ -346,13 +347,15 @@ int sandbox_status(struct sandbox *s, const char **ret_state, char ret_words[200
         run(s, json_object_get(status, "run"), NULL, PROFILE_STEP_TIMEOUT_S, &result, ret_failure);
     if (r < 0)
         return r;
-    if (is_gone(s->profile, &result)) {
+    if (failed_as(s->profile, "gone", &result)) {
         *ret_state = "gone";
         return 0;
     }
     if (!is_good(&result))
         return say("status", &result, PROFILE_STEP_TIMEOUT_S, ret_failure);
-    first_line(&result.output, ret_words, 200);
+    char line[STEP_LINE_MAX] = "";
+    (void)step_first_line(&result, line);
+    (void)log_escape(line, strlen(line), ret_words, 200);
     *ret_state = json_string_value(json_object_get(json_object_get(status, "states"), ret_words));
     return 0;
 }
@@ -459,10 +462,44 @@ static int joined(const struct sandbox *s, const json_t *words, const char *befo
     return r;
 }
 
+/* "exec:", and the variables that the command is to have, since whoever connects later may have
+ * others. */
+static int add_environment(const json_t *environment, struct buffer *b)
+{
+    const char *name;
+    json_t *value;
+    int r = buffer_printf(b, json_object_size(environment) ? "exec:env" : "exec:");
+    json_object_foreach((json_t *)(uintptr_t)environment, name, value)
+    {
+        if (r == 0 && json_is_null(value))
+            r = buffer_printf(b, " -u %s", name);
+    }
+    json_object_foreach((json_t *)(uintptr_t)environment, name, value)
+    {
+        _cleanup_free_ char *word = NULL;
+        if (r < 0 || json_is_null(value))
+            continue;
+        if (asprintf(&word, "%s=%s", name, json_string_value(value)) < 0) {
+            word = NULL;
+            return -ENOMEM;
+        }
+        r = buffer_append(b, " ", 1);
+        if (r == 0)
+            r = add_quoted(b, word);
+    }
+    if (r == 0 && json_object_size(environment))
+        r = buffer_append(b, " ", 1);
+    return r == 0 ? buffer_append_u8(b, 0) : r;
+}
+
 int sandbox_url(const struct sandbox *s, char **ret, struct failure *ret_failure)
 {
     _cleanup_free_ char *url = NULL;
-    int r = joined(s, json_object_get(s->profile->document, "connect"), "exec:", &url, ret_failure);
+    _cleanup_buffer_ struct buffer before = {0};
+    if (add_environment(s->place->environment, &before) < 0)
+        return failure_set(ret_failure, -ENOMEM, "out of memory");
+    int r = joined(s, json_object_get(s->profile->document, "connect"), (const char *)before.data,
+                   &url, ret_failure);
     if (r < 0)
         return r;
     if (strlen(url) > STREAM_URL_MAX)

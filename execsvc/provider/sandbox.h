@@ -18,12 +18,14 @@ struct sandbox {
     const char *berthd;  /* the file of the berthd for inside, or NULL: there is none */
     const json_t *words; /* of struct enforced, or NULL */
     int signal_fd;       /* step_signals_block, or -1 */
+    bool touched;        /* by sandbox_create: the provider may have made something */
     sandbox_step_fn *tell;
     void *context;
 };
 
-/* Fills a new place: its names, the owner, the time. id: the thread ID. The names are no one's
- * else: a vendor's error that a name is taken never leads to the destruction of what has it. */
+/* Fills a new place: its names, the owner, the time, and what it is bound to (binding.h). id: the
+ * thread ID. The names are no one's else: a vendor's error that a name is taken never leads to the
+ * destruction of what has it. */
 int sandbox_new_place(const struct profile *p, struct bytes id, json_t *parameters,
                       struct place *ret, struct failure *ret_failure);
 
@@ -53,8 +55,8 @@ int sandbox_check_needs(const struct profile *p, struct failure *ret_failure);
  * known. */
 int sandbox_create(struct sandbox *s, struct failure *ret_failure);
 
-/* Runs those of "destroy". 0 also when it was gone already. */
-int sandbox_destroy(struct sandbox *s, struct failure *ret_failure);
+/* Runs those of "destroy". *ret_gone: it was gone already, which is 0 as well. */
+int sandbox_destroy(struct sandbox *s, bool *ret_gone, struct failure *ret_failure);
 
 /* The state that the vendor says it is in: one of "ready", "creating", "stopped", "failed", "gone";
  * NULL in *ret_state: none that the profile knows, and *ret_words, for people, are the vendor's.
@@ -62,13 +64,14 @@ int sandbox_destroy(struct sandbox *s, struct failure *ret_failure);
 int sandbox_status(struct sandbox *s, const char **ret_state, char ret_words[200],
                    struct failure *ret_failure);
 
-/* Names of the sandboxes that the vendor has of this owner. */
+/* Names of the sandboxes that the vendor has of this owner, as the environment is now. */
 #define SANDBOX_LIST_MAX 10000
 typedef int sandbox_each_fn(void *context, const char *name);
 int sandbox_list(const struct profile *p, const json_t *parameters, sandbox_each_fn *each,
                  void *context, struct failure *ret_failure);
 
-/* exec: and the words of "connect", quoted as sh takes them. -E2BIG: longer than a URL may be. */
+/* exec: and the words of "connect", with the place's environment, quoted as sh takes them. -E2BIG:
+ * longer than a URL may be. */
 int sandbox_url(const struct sandbox *s, char **ret, struct failure *ret_failure);
 
 /* A command line of the profile with everything put in, for people. Owned. */

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "cli/programs.h"
+#include "provider/template.h"
 
 /* What a program says last may still be in its pipes when it has ended; what it has left behind may
  * hold them for ever. */
@@ -72,17 +73,37 @@ void step_signals_unblock(int *fd)
 
 /* --- starting ---------------------------------------------------------------------- */
 
-/* A token for our service is none of the vendor's business. The strings are the environment's. */
-static char **make_environment(void)
+static bool is_replaced(const char *entry, const json_t *environment)
 {
-    size_t count = 0, kept = 0;
-    while (environ[count])
+    return json_object_getn(environment, entry, strcspn(entry, "="));
+}
+
+/* A token for our service is none of the vendor's business. */
+static char **make_environment(const json_t *environment)
+{
+    size_t count = json_object_size(environment), kept = 0;
+    const char *name;
+    json_t *value;
+    for (size_t i = 0; environ[i]; i++)
         count++;
-    char **copy = calloc(count + 1, sizeof *copy);
-    for (size_t i = 0; copy && i < count; i++)
-        if (strncmp(environ[i], "BERTH_TOKEN=", strlen("BERTH_TOKEN=")) != 0)
-            copy[kept++] = environ[i];
-    return copy;
+    _cleanup_words_ char **copy = calloc(count + 1, sizeof *copy);
+    if (!copy)
+        return NULL;
+    for (size_t i = 0; environ[i]; i++)
+        if (strncmp(environ[i], "BERTH_TOKEN=", strlen("BERTH_TOKEN=")) != 0 &&
+            !is_replaced(environ[i], environment) && !(copy[kept++] = strdup(environ[i])))
+            return NULL;
+    json_object_foreach((json_t *)(uintptr_t)environment, name, value)
+    {
+        if (json_is_null(value))
+            continue;
+        if (asprintf(&copy[kept], "%s=%s", name, json_string_value(value)) < 0) {
+            copy[kept] = NULL;
+            return NULL;
+        }
+        kept++;
+    }
+    return take_ptr(copy);
 }
 
 /* Between fork and exec: another thread may hold any lock. */
@@ -119,11 +140,11 @@ static int make_pipe(int *ret_reads, int *ret_writes)
 }
 
 static int start(const char *program, char *const *argv, const char *input_file,
-                 struct running *ret)
+                 const json_t *variables, struct running *ret)
 {
     _cleanup_close_ int output = -1, errors = -1, failed_read = -1, failed = -1, input = -1;
     _cleanup_(running_release) struct running p = {.pidfd = -1, .output = -1, .errors = -1};
-    _cleanup_free_ char **environment = make_environment();
+    _cleanup_words_ char **environment = make_environment(variables);
     int error = 0;
     if (!environment)
         return -ENOMEM;
@@ -227,8 +248,8 @@ static int wait_for(struct running *p, uint64_t deadline_ns, int signal_fd,
     return 0;
 }
 
-int step_run(char *const *argv, const char *input, uint32_t timeout_ms, int signal_fd,
-             struct step_result *ret, struct failure *ret_failure)
+int step_run(char *const *argv, const char *input, const json_t *environment, uint32_t timeout_ms,
+             int signal_fd, struct step_result *ret, struct failure *ret_failure)
 {
     _cleanup_step_ struct step_result result = {0};
     _cleanup_(running_release) struct running p = {.pidfd = -1, .output = -1, .errors = -1};
@@ -240,7 +261,7 @@ int step_run(char *const *argv, const char *input, uint32_t timeout_ms, int sign
     if (r == -ENOENT)
         return failure_set(ret_failure, r, "%.200s is not installed here", argv[0]);
     if (r == 0)
-        r = start(program, argv, input, &p);
+        r = start(program, argv, input, environment, &p);
     if (r < 0)
         return failure_set(ret_failure, r, "%.200s cannot be run: %s", argv[0], strerror(-r));
     r = wait_for(&p, deadline, signal_fd, &result);
@@ -255,6 +276,26 @@ int step_run(char *const *argv, const char *input, uint32_t timeout_ms, int sign
     *ret = result;
     result = (struct step_result){0};
     return 0;
+}
+
+bool step_first_line(const struct step_result *r, char ret[STEP_LINE_MAX])
+{
+    const struct buffer *b = &r->output;
+    for (size_t at = 0; at < b->len;) {
+        const uint8_t *line = b->data + at, *end = memchr(line, '\n', b->len - at);
+        size_t len = end ? (size_t)(end - line) : b->len - at;
+        at += len + 1;
+        while (len > 0 && (line[len - 1] == ' ' || line[len - 1] == '\r'))
+            len--;
+        if (len == 0)
+            continue;
+        if (len >= STEP_LINE_MAX || memchr(line, 0, len))
+            return false;
+        memcpy(ret, line, len);
+        ret[len] = '\0';
+        return true;
+    }
+    return false;
 }
 
 void step_words(const struct step_result *r, char ret[STEP_WORDS_MAX])

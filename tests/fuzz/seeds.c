@@ -351,17 +351,22 @@ static void corpus(const char *dir)
     static const char place[] =
         "\"version\":1,\"id\":\"a/b\",\"provider\":\"docker\",\"sandbox\":\"berth-a-1\",\"name\":"
         "\"berth-a-1\",\"parameters\":{\"image\":\"debian:12\"},\"url\":\"exec:true\",\"state\":"
-        "\"ready\",\"created\":1,\"created_by\":\"me\"}";
+        "\"ready\",\"created\":1,\"created_by\":\"me\",\"environment\":{\"A\":\"b\",\"C\":null},"
+        "\"secrets\":{\"K\":\"00\"}}";
     write_seed(dir, "fuzz_place", "place", '{', bytes_of_string(place));
     static const char profile[] =
         "\"profile\":1,\"name\":\"a\",\"summary\":\"b\",\"tried\":\"real\",\"parameters\":{\"p\":{"
-        "\"help\":\"h\",\"default\":\"d\",\"pattern\":\"^d$\"}},\"create\":[{\"run\":[\"x\",[\"-"
+        "\"help\":\"h\",\"default\":\"d\",\"pattern\":\"^d$\"},\"q\":{\"help\":\"h\",\"default\":"
+        "\"\","
+        "\"default_from\":[\"{directory}\"]}},\"create\":[{\"run\":[\"x\",[\"-"
         "p\",\"{p}\"],"
         "\"{policy}\",\"{{.A}}\"],\"timeout\":5,\"capture\":\"sandbox\"}],\"connect\":[\"x\",\"{"
         "sandbox}\"],"
         "\"destroy\":[{\"run\":[\"x\"]}],\"gone\":{\"status\":[1],\"text\":[\"no\"]},\"policy\":{"
         "\"network\":{"
-        "\"none\":[\"-n\"]},\"memory\":[\"-m\",\"{value}\"],\"inside\":[\"pids\"]}}";
+        "\"none\":[\"-n\"]},\"memory\":[\"-m\",\"{value}\"],\"inside\":[\"pids\"]},"
+        "\"unreached\":{\"status\":[5]},\"bound_to\":{\"environment\":[\"A_B\"],\"secrets\":[\"K\"]"
+        "}}";
     write_seed(dir, "fuzz_profile", "profile", '{', bytes_of_string(profile));
     static const char decision[] =
         "erth-egress: egress {\"time\":\"2026-01-02T03:04:05.678Z\",\"workspace\":\"a\","

@@ -191,10 +191,12 @@ def cluster(harness, podman):
 
 
 def test_a_workspace_in_a_pod(cluster):
+    cluster.harness.env["KUBECTL_CURRENT_CONTEXT"] = "lab"
     life(cluster)
-    calls = [json.loads(line) for line in cluster.log.read_text().splitlines()]
-    assert {call[2] for call in calls} == {"run", "wait", "exec", "get", "delete"}
-    assert all(call[:2] == ["--namespace", "berth"] for call in calls)
+    asked, *calls = [json.loads(line) for line in cluster.log.read_text().splitlines()]
+    assert asked == ["config", "current-context"]
+    assert {call[4] for call in calls} == {"run", "wait", "exec", "get", "delete"}
+    assert all(call[:4] == ["--context", "lab", "--namespace", "berth"] for call in calls)
 
 
 @pytest.mark.parametrize("refused, said", [

@@ -164,6 +164,64 @@ def test_neither_made_nor_destroyed(sandboxes):
     assert sandboxes.boxes() == [] and sandboxes.place_names() == []
 
 
+def test_what_it_was_made_with_is_used_again(sandboxes, tmp_path):
+    """Whatever the environment says later: which engine a sandbox is in is its workspace's, not the shell's."""
+    image = {"default": "", "default_from": ["cat", str(sandboxes.state / "current")], "help": "the image",
+             "pattern": "^[a-z]*$"}
+    sandboxes.profile(bound_to={"environment": ["STANDIN_STATE", "NOT_SET"], "secrets": ["PLAIN_KEY"]},
+                      parameters={"image": image})
+    (sandboxes.state / "current").write_text("\nof-today!\n")
+    refused = sandboxes.berth("create", "--provider", "plain", "a")
+    assert refused.returncode == 1 and "image" in refused.stderr and sandboxes.place_names() == []
+    (sandboxes.state / "current").write_text("\ntoday\nother\n")
+    made = {"PLAIN_KEY": "the first secret"}
+    sandboxes.berth("create", "--provider", "plain", "a", check=True, more=made)
+    place = sandboxes.place("a")
+    assert place["parameters"]["image"] == "today" == one(sandboxes)["image"]
+    assert place["environment"] == {"STANDIN_STATE": str(sandboxes.state), "NOT_SET": None}
+    assert list(place["secrets"]) == ["PLAIN_KEY"] and "first" not in json.dumps(place)
+    (sandboxes.state / "current").write_text("tomorrow\n")
+    other = {"STANDIN_STATE": str(tmp_path), "NOT_SET": "1"}
+    assert sandboxes.berth("exec", "-w", "a", "--", "true", more=other).returncode == 0
+    told = sandboxes.berth("provider", "status", "a", check=True, more=other).stdout
+    assert "there     ready" in told and "image=today" in told and "NOT_SET is not set" in told
+    assert "PLAIN_KEY is not what" in told
+    # One that is gone is not forgotten for another account, and never without a word.
+    box = one(sandboxes)
+    boxes_here.destroy(box["name"])
+    kept = sandboxes.berth("rm", "a", more={"PLAIN_KEY": "another"})
+    assert kept.returncode == 1 and "PLAIN_KEY" in kept.stderr and sandboxes.place("a")["state"] == "ready"
+    gone = sandboxes.berth("rm", "a", check=True, more=made)
+    assert box["name"] in gone.stderr and "image=today" in gone.stderr and sandboxes.place_names() == []
+
+
+def test_engine_that_was_meant_is_destroyed_in(sandboxes, tmp_path):
+    sandboxes.profile(bound_to={"environment": ["STANDIN_STATE"]})
+    sandboxes.berth("create", "--provider", "plain", "a", check=True)
+    assert sandboxes.berth("rm", "a", check=True, more={"STANDIN_STATE": str(tmp_path)}).stderr == ""
+    assert sandboxes.boxes() == [] and sandboxes.place_names() == []
+
+
+def test_one_that_cannot_be_reached_is_forgotten(sandboxes):
+    """What was never made leaves no line, and what may have been made is taken off the list when it is asked for."""
+    sandboxes.profile(unreached={"text": ["quota is used up"]})
+    sandboxes.misbehave("fail-create")
+    sandboxes.misbehave("fail-destroy")
+    out = sandboxes.berth("create", "--provider", "plain", "a")
+    assert out.returncode == 1 and "quota" in out.stderr and "rm" not in out.stderr
+    assert sandboxes.place_names() == [] and [call[0] for call in sandboxes.calls()] == ["create"]
+    sandboxes.behave("fail-create")
+    sandboxes.misbehave("fail-put")
+    assert sandboxes.berth("create", "--provider", "plain", "a").returncode == 1
+    assert sandboxes.berth("rm", "-f", "a").returncode == 1
+    name = one(sandboxes)["name"]
+    out = sandboxes.berth("rm", "--forget", "a", check=True)
+    assert name in out.stderr and "berth provider orphans plain" in out.stderr and sandboxes.place_names() == []
+    assert one(sandboxes)["name"] == name
+    out = sandboxes.berth("rm", "--forget", "a")
+    assert out.returncode == 1 and "none has" in out.stderr
+
+
 def test_unknown_outcome_is_no_success(sandboxes):
     """A program that hangs after it has made one: it is ended, told, and what it made is destroyed."""
     sandboxes.profile(create=[{**PLAIN["create"][0], "timeout": 2}])
@@ -460,6 +518,10 @@ BROKEN = [
     ({"parameters": {"name": {"help": "x"}}}, "means something else"), ({"parameters": {"a": {}}}, "help"),
     ({"parameters": {"a": {"help": "x", "pattern": "["}}}, "expression"),
     ({"parameters": {"a": {"help": "x", "pattern": "^b$", "default": "c"}}}, "does not match"),
+    ({"unreached": {}}, "says anything"), ({"bound_to": {"environment": ["a b"]}}, "no name of a variable"),
+    ({"bound_to": {"secrets": ["LD_PRELOAD"]}}, "no name of a variable"), ({"bound_to": {"to": []}}, "unknown key to"),
+    ({"parameters": {"a": {"help": "x", "default_from": ["y"]}}}, 'whose "default" is ""'),
+    ({"parameters": {"a": {"help": "x", "default": "", "default_from": ["y", "{image}"]}}}, "{image}"),
     ({"summary": ""}, "summary"), ({"create": [{"run": ["x", "{value}"]}]}, "{value} is neither"),
 ]
 

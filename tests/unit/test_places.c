@@ -37,6 +37,8 @@ static struct place sample(struct bytes id)
                       .sandbox = strdup("berth-demo-1"),
                       .given_name = strdup("berth-demo-1"),
                       .parameters = json_pack("{s:s}", "image", "debian:12"),
+                      .environment = json_pack("{s:s, s:n}", "DOCKER_HOST", "unix:///x", "A_1"),
+                      .secrets = json_pack("{s:s}", "KEY", "0011"),
                       .url = strdup("exec:true"),
                       .state = PLACE_CREATING,
                       .created = 1700000000,
@@ -178,6 +180,12 @@ static void refuse(void **state)
         {"\"url\"", "\"token\":\"x\",\"url\""},
         {"\"version\":1", "\"version\":1,\"version\":1"},
         {"}\0", "}}\0"},
+        {":5,", ":5,\"environment\":[],"},
+        {":5,", ":5,\"environment\":{\"A B\":\"x\"},"},
+        {":5,", ":5,\"environment\":{\"LD_PRELOAD\":\"x\"},"},
+        {":5,", ":5,\"environment\":{\"BERTH_TOKEN\":\"x\"},"},
+        {":5,", ":5,\"environment\":{\"A\":\"\\n\"},"},
+        {":5,", ":5,\"secrets\":{\"A\":1},"},
     };
     struct failure f = {0};
     struct place p = {0};

@@ -3,3 +3,7 @@
 
 class NotFoundError(Exception):
     """What was asked for is not there."""
+
+
+class AuthError(Exception):
+    """Who asks is not known."""
