@@ -88,6 +88,7 @@ static int end_session(const struct watch *w)
     struct stream_options options = client_settings_stream(w->settings);
     struct client *client;
     struct failure f;
+    options.quiet = true;
     memcpy(point.key, w->key, sizeof point.key);
     int r = client_connect_again(&options, "berthfs-guard " BERTH_VERSION, &point, &client, &f);
     if (r == 0)

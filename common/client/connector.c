@@ -133,6 +133,7 @@ int connector_start(const struct connector_options *options, const struct sessio
     (void)pthread_condattr_destroy(&attributes);
     (void)pthread_mutex_init(&c->lock, NULL);
     c->options = *options;
+    c->options.stream.quiet = true; /* who tries again and again tells of failures */
     connector_set_resume(c, resumes);
     int r = -pthread_create(&c->thread, NULL, connect_thread, c);
     if (r < 0) {

@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "terminal/text.h"
 
 #define LINE_MAX_KEPT 240 /* of the last line, for the failure's text */
 #define PUMP_BYTES_MAX                                                                     \
@@ -23,6 +24,13 @@
 #define TERM_GRACE_MS 500
 #define KILL_GRACE_MS 100 /* dies at once, unless the kernel holds it */
 
+/* Bytes shown of what a command says while a connection lasts: whoever is on its other side must
+ * fill neither a terminal nor a log. The rest is read and lost. */
+#define SHOWN_MAX ((size_t)65536)
+
+/* Whose words they are. */
+#define PREFIX "connect: "
+
 struct bridge {
     pid_t pid;
     int pidfd;
@@ -31,6 +39,10 @@ struct bridge {
     int code;
     char line[LINE_MAX_KEPT]; /* being read */
     size_t line_len;
+    size_t shown;
+    bool within_line; /* what was shown last */
+    uint8_t held[3];  /* the beginning of a character */
+    size_t held_len;
     char last[LINE_MAX_KEPT * 4 + 8]; /* escaped */
 };
 
@@ -150,6 +162,75 @@ static void keep_last_line(struct bridge *c, const char *data, size_t len)
     }
 }
 
+/* A line's end does not begin another: what would only move the cursor is left out. */
+static int show_part(struct bridge *c, struct buffer *out, const uint8_t *data, size_t len,
+                     bool ends)
+{
+    int r = 0;
+    if (len > 0 && !c->within_line)
+        r = buffer_append(out, PREFIX, strlen(PREFIX));
+    c->within_line = c->within_line || len > 0;
+    if (r == 0)
+        r = text_escape(out, bytes_of(data, len), TEXT_SENTENCE);
+    if (r == 0 && ends && c->within_line) {
+        c->within_line = false;
+        r = buffer_append(out, "\n", 1);
+    }
+    return r;
+}
+
+/* Bytes at the end that may be the beginning of a character of UTF-8. */
+static size_t begun_character(const uint8_t *data, size_t len)
+{
+    for (size_t back = 1; back <= 3 && back <= len; back++) {
+        uint8_t byte = data[len - back];
+        if (byte >= 0xc0)
+            return back < (byte >= 0xf0 ? 4U : byte >= 0xe0 ? 3U : 2U) ? back : 0;
+        if (byte < 0x80)
+            return 0;
+    }
+    return 0;
+}
+
+static int show_text(struct bridge *c, struct buffer *out, uint8_t *data, size_t len)
+{
+    int r = 0;
+    for (size_t at = 0; r == 0 && at < len;) {
+        size_t end = at;
+        for (; end < len && data[end] != '\n' && data[end] != '\r'; end++)
+            if (data[end] == '\t')
+                data[end] = ' ';
+        r = show_part(c, out, data + at, end - at, end < len);
+        at = end + 1;
+    }
+    return r;
+}
+
+/* Passes on what the command said; at its end what was held back as well. */
+static void show(struct bridge *c, const char *data, size_t len, bool at_end)
+{
+    _cleanup_buffer_ struct buffer text = {0}, out = {0};
+    if (c->shown > SHOWN_MAX)
+        return;
+    if (buffer_append(&text, c->held, c->held_len) < 0 || buffer_append(&text, data, len) < 0)
+        return;
+    c->held_len = at_end ? 0 : begun_character(text.data, text.len);
+    text.len -= c->held_len;
+    if (c->held_len)
+        memcpy(c->held, text.data + text.len, c->held_len);
+    if (show_text(c, &out, text.data, text.len) < 0)
+        return;
+    c->shown += out.len;
+    if (c->shown > SHOWN_MAX)
+        (void)buffer_printf(&out, "%s" PREFIX "(what it says from here on is not shown)\n",
+                            c->within_line ? "\n" : "");
+    /* Where our own standard error is gone or full, its text is lost, never the stream. */
+    if (out.len > 0) {
+        ssize_t ignored = write(STDERR_FILENO, out.data, out.len);
+        (void)ignored;
+    }
+}
+
 bool bridge_pump(struct bridge *c)
 {
     char chunk[4096];
@@ -160,14 +241,13 @@ bool bridge_pump(struct bridge *c)
         if (n < 0 && errno == EAGAIN)
             return true;
         if (n <= 0) {
+            show(c, "", 0, true);
             keep_line(c);
             close_fd(&c->stderr_fd);
             return false;
         }
         keep_last_line(c, chunk, (size_t)n);
-        /* Where our own standard error is gone or full, its text is lost, never the stream. */
-        ssize_t ignored = write(STDERR_FILENO, chunk, (size_t)n);
-        (void)ignored;
+        show(c, chunk, (size_t)n, false);
         total += (size_t)n;
     }
     return c->stderr_fd >= 0;

@@ -17,7 +17,8 @@ int bridge_start(const char *text, int socket, struct bridge **ret, struct failu
 /* Readable: bridge_pump. -1 once standard error is at its end. */
 int bridge_stderr_fd(const struct bridge *c);
 
-/* Passes on what is there. False at the end. */
+/* Passes on what is there, line by line behind "connect: ", such that it does not drive a terminal,
+ * and 64 KiB of it at most. False at the end. */
 bool bridge_pump(struct bridge *c);
 
 /* The last line that is not blank of what was passed on, escaped; "" if there was none. */

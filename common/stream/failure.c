@@ -56,6 +56,11 @@ int stream_failure_unix(struct stream *s, int error, struct failure *f)
 int stream_failure_timeout(struct stream *s, struct failure *f)
 {
     double seconds = s->timeout_ms / 1000.0;
+    if (s->answering)
+        return failure_set(f, -ETIMEDOUT,
+                           "%s: the command began to answer and did not go on. Check that it leads "
+                           "to a Berth service, and run it by hand to see",
+                           s->url);
     if (s->bridge) {
         const char *line = bridge_last_line(s->bridge);
         return failure_set(f, -ETIMEDOUT,

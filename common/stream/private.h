@@ -33,7 +33,10 @@ struct stream {
     bool has_client_key;
     bool has_ca;
     bool abandoned;
-    uint64_t deadline_ns; /* of the set-up */
+    bool quiet;           /* of the options, or it has been said that we wait */
+    bool answering;       /* exec: bytes of an answer have come */
+    uint64_t start_ns;    /* of the set-up */
+    uint64_t deadline_ns; /* the same */
     uint32_t timeout_ms;
     uint64_t setup_ns;
     struct buffer early; /* read behind the upgrade's answer */
@@ -43,6 +46,9 @@ struct stream {
 
 /* Milliseconds until the deadline of the set-up, 0 when it has passed. */
 int stream_time_left_ms(const struct stream *s);
+
+/* exec: it has begun to answer, so that the rest must come soon. */
+void stream_note_answer(struct stream *s);
 
 /* Waits for `events` on the stream until the deadline, passing on the command's standard error.
  * 0, -ETIMEDOUT, or another negative errno. */

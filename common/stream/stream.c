@@ -11,10 +11,14 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 
 #define CONNECT_TIMEOUT_MS 10000
 #define EXEC_TIMEOUT_MS 60000
 #define BACKLOG_RETRY_MS 20
+
+/* After so long somebody wonders what is waited for. */
+#define WORD_MS 5000
 #define CORKED_MIN 0x10000
 
 int stream_time_left_ms(const struct stream *s)
@@ -23,12 +27,41 @@ int stream_time_left_ms(const struct stream *s)
     return now < s->deadline_ns ? (int)((s->deadline_ns - now) / NSEC_PER_MSEC) + 1 : 0;
 }
 
+void stream_note_answer(struct stream *s)
+{
+    uint64_t deadline = clock_monotonic_ns() + CONNECT_TIMEOUT_MS * NSEC_PER_MSEC;
+    if (!s->bridge || s->answering)
+        return;
+    s->answering = true;
+    if (deadline < s->deadline_ns)
+        s->deadline_ns = deadline;
+}
+
+/* Says once what is waited for. Milliseconds until that is due, at most left. */
+static int tell_waiting(struct stream *s, int left)
+{
+    char url[200];
+    uint64_t waited_ms = (clock_monotonic_ns() - s->start_ns) / NSEC_PER_MSEC;
+    if (s->quiet || !s->bridge || s->timeout_ms <= WORD_MS)
+        return left;
+    if (waited_ms < WORD_MS)
+        return left < (int)(WORD_MS - waited_ms) ? left : (int)(WORD_MS - waited_ms);
+    s->quiet = true;
+    log_info("still waiting for an answer from %s (%u s at most)",
+             log_escape(s->url, strlen(s->url), url, sizeof url), s->timeout_ms / 1000);
+    return left;
+}
+
 int stream_wait(struct stream *s, short events)
 {
     for (;;) {
         int left = stream_time_left_ms(s);
-        if (left == 0)
+        if (left == 0) {
+            /* It would not end by itself either. */
+            s->abandoned = true;
             return -ETIMEDOUT;
+        }
+        left = tell_waiting(s, left);
         struct pollfd fds[2] = {{.fd = s->fd, .events = events},
                                 {.fd = stream_command_fd(s), .events = POLLIN}};
         int n = poll(fds, 2, left);
@@ -181,6 +214,8 @@ int stream_open(const struct stream_options *o, struct stream **ret, struct fail
     s->timeout_ms = o->connect_timeout_ms       ? o->connect_timeout_ms
                     : parts.kind == STREAM_EXEC ? EXEC_TIMEOUT_MS
                                                 : CONNECT_TIMEOUT_MS;
+    s->quiet = o->quiet;
+    s->start_ns = start;
     s->deadline_ns = start + s->timeout_ms * NSEC_PER_MSEC;
     r = connect_stream(s, o, ret_failure);
     if (r == 0)

@@ -8,8 +8,9 @@
  * (https_proxy, no_proxy) as curl does; the others never do. The command of an exec URL stays in
  * our session and process group, so that it can ask for a password on the terminal, but ignores the
  * signals typed there: those are for the caller, and the command ends by end of file. What it
- * writes to standard error is passed on to ours. stream_open also performs `GET /v1/stream` with
- * `Upgrade: berth/1`, so what follows are frames, in both directions. */
+ * writes to standard error is passed on to ours, marked, escaped and bounded (bridge.h).
+ * stream_open also performs `GET /v1/stream` with `Upgrade: berth/1`, so what follows are frames,
+ * in both directions. */
 #pragma once
 
 #include <stdbool.h>
@@ -41,8 +42,11 @@ struct stream_options {
     int socket;
     struct stream_refusal *refusal; /* NULL, or to be told */
     /* Bounds name resolution, connect, TLS and upgrade together. 0: 10 s; for exec: 60 s, since
-     * the command may have to ask somebody for a password. */
+     * the command may have to ask somebody for a password, and 10 s from the first byte that it
+     * answers, when nobody is asked any more. */
     uint32_t connect_timeout_ms;
+    /* exec: nothing is said in the log while it is waited for; else after 5 s. */
+    bool quiet;
     /* Of a unix URL alone: frames that follow the request at once, without waiting for its answer.
      * What stands between us and others' services may not expect them. */
     struct bytes first;

@@ -176,6 +176,7 @@ static int read_answer(struct stream *s, http_parser *p, struct answer *a, struc
             return stream_failure_end(s, (int)n, start_len > 0, f);
         }
         size_t len = (size_t)n;
+        stream_note_answer(s);
         if (start_len < sizeof start) {
             size_t more = len < sizeof start - start_len ? len : sizeof start - start_len;
             memcpy(start + start_len, chunk, more);

@@ -2,6 +2,7 @@
 
 #include <langinfo.h>
 #include <locale.h>
+#include <pthread.h>
 #include <string.h>
 #include <wchar.h>
 
@@ -60,12 +61,18 @@ static bool is_unsafe(uint32_t point)
     return false;
 }
 
-/* The user's, when it is needed for the first time: to load it takes 0.1 ms, and a command that
- * runs well says nothing. */
-static void use_locale(void)
+static void load_locale(void)
 {
     if (strcmp(setlocale(LC_CTYPE, NULL), "C") == 0)
         (void)setlocale(LC_CTYPE, "");
+}
+
+/* The user's, when it is needed for the first time: to load it takes 0.1 ms, and a command that
+ * runs well says nothing. Threads may come here at once. */
+static void use_locale(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, load_locale);
 }
 
 static bool locale_is_utf8(void)

@@ -16,6 +16,11 @@
 /* One that listens answers at once; one that is stopped is left alone. */
 #define CONNECT_TIMEOUT_MS 2000
 
+/* While another one connects there; as long as that may take. */
+#define LOCK_RETRY_MS 10
+#define LOCK_WORD_MS 5000
+#define LOCK_WAIT_MS 75000
+
 static int compare(const void *a, const void *b)
 {
     const struct warm_socket *x = a, *y = b;
@@ -173,8 +178,27 @@ static int start_holder(const struct cli *cli, const char *path, int persist_s, 
     return failure_set(f, len ? -ECONNABORTED : -EIO, "%s", text);
 }
 
+/* Waits while another berth connects there, which may ask somebody for a password. -EAGAIN: too
+ * long.
+ */
+static int wait_for_lock(const struct cli *cli, int fd, struct flock *lock)
+{
+    static const struct timespec pause = {.tv_nsec = LOCK_RETRY_MS * 1000000L};
+    for (unsigned waited = 0; fcntl(fd, F_OFD_SETLK, lock) < 0; waited += LOCK_RETRY_MS) {
+        if (errno != EAGAIN && errno != EACCES && errno != EINTR)
+            return -errno;
+        if (waited >= LOCK_WAIT_MS)
+            return -EAGAIN;
+        if (waited == LOCK_WORD_MS)
+            cli_error(cli, "waiting for another berth, which connects to the same service");
+        (void)nanosleep(&pause, NULL);
+    }
+    return 0;
+}
+
 /* One holder is started at a time for an identity; each has a byte of one file. */
-static int lock_identity(const char *directory, const char *identity, int *ret_fd)
+static int lock_identity(const struct cli *cli, const char *directory, const char *identity,
+                         int *ret_fd)
 {
     _cleanup_free_ char *path = NULL;
     if (asprintf(&path, "%s/lock", directory) < 0) {
@@ -190,11 +214,10 @@ static int lock_identity(const char *directory, const char *identity, int *ret_f
                          .l_whence = SEEK_SET,
                          .l_start = (off_t)strtoull(digits, NULL, 16),
                          .l_len = 1};
-    while (fcntl(fd, F_OFD_SETLKW, &lock) < 0)
-        if (errno != EINTR)
-            return -errno;
-    *ret_fd = take_fd(&fd);
-    return 0;
+    int r = wait_for_lock(cli, fd, &lock);
+    if (r == 0)
+        *ret_fd = take_fd(&fd);
+    return r;
 }
 
 static int connect_held(struct cli *cli, const char *directory, const char *identity,
@@ -203,9 +226,9 @@ static int connect_held(struct cli *cli, const char *directory, const char *iden
     _cleanup_close_ int lock = -1;
     _cleanup_free_ char *path = NULL;
     int persist_s = cli->settings.persist_s < 0 ? WARM_PERSIST_DEFAULT_S : cli->settings.persist_s;
-    int r = lock_identity(directory, identity, &lock);
+    int r = lock_identity(cli, directory, identity, &lock);
     if (r < 0)
-        return r;
+        return -ENOENT;
     /* Somebody may have been first. */
     if (connect_any(directory, identity, &cli->way, ret) == 0)
         return 0;

@@ -599,9 +599,32 @@ def test_commands_that_fail(probe):
 
 
 def test_standard_error_of_a_command_is_passed_on(harness, build_dir):
-    result = harness.run([build_dir / "tests/tools/stream-probe",
-                          "exec:echo one >&2; printf 'two\\003' >&2; exit 1"], timeout=30)
-    assert result.stderr == "one\ntwo\x03" and "said: two\\x03" in result.stdout
+    def said(script):
+        return harness.run([build_dir / "tests/tools/stream-probe", f"exec:{script}; exit 1"], timeout=30,
+                           env={**harness.env, "LC_ALL": "C.UTF-8"})
+    result = said("echo one >&2; printf 'two\\003' >&2")
+    assert result.stderr == "connect: one\nconnect: two\\x03" and "said: two\\x03" in result.stdout
+    # Whose words they are, line by line, and nothing that drives a terminal; a prompt is shown at once.
+    result = said(r"printf '\033]0;pwn\007\033[2J\r\n\n\rmine\tx\n' >&2; printf '\303' >&2; sleep 0.1; "
+                  r"printf '\244\302\233\377ok' >&2")
+    assert result.stderr == ("connect: \\x1b]0;pwn\\x07\\x1b[2J\nconnect: mine x\n"
+                             "connect: \u00e4\\xc2\\x9b\\xffok")
+    # And so much of it.
+    result = said("yes some words | head -c 3000000 >&2")
+    assert len(result.stderr) < 80000 and result.stderr.splitlines()[-1] == \
+        "connect: (what it says from here on is not shown)"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(60)
+def test_what_is_waited_for_is_told(harness, build_dir):
+    """A command that hangs is waited for with a word, and one that begins to answer not for long."""
+    probe = build_dir / "tests/tools/stream-probe"
+    result = harness.run([probe, "-m", "6000", "exec:exec sleep 50"], timeout=30)
+    assert "still waiting for an answer from exec:exec sleep 50 (6 s at most)" in result.stderr
+    assert result.stdout.startswith("ETIMEDOUT")
+    result = harness.run([probe, "exec:printf 'HTTP/1.1 101 X\\r\\n'; exec sleep 50"], timeout=30)
+    assert result.stdout.startswith("ETIMEDOUT") and "began to answer" in result.stdout
 
 
 def test_a_command_that_does_not_end_is_killed(harness, build_dir, tmp_path):
