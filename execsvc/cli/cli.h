@@ -31,6 +31,7 @@ struct cli {
     const char *control;             /* socket of the mount that here is in, or NULL; borrowed */
     bool passive;                    /* no holder is started, and no command of an exec URL */
     char **words;                    /* the whole command line; borrowed */
+    bool silent;                     /* names of what is made are not printed */
     bool under_way;                  /* something has been done that must not be done again */
     const char *way;                 /* what cli_connect_warm found: "mount", "holder", "direct" */
     char *place_url; /* of the workspace's place, when that is the URL (at_place.h) */

@@ -113,7 +113,7 @@ int create_one(const struct cli *cli, struct client *client, const char *id, con
                   "`berth label`, `berth ttl`",
                   id);
         r = -EEXIST;
-    } else {
+    } else if (!cli->silent) {
         (void)printf("%.*s\n", (int)name.len, (const char *)name.data);
     }
     wire_frame_free(reply);

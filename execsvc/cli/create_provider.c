@@ -101,9 +101,43 @@ static int use_existing(const struct request *q, const char *id, const struct pl
 /* --- making one --------------------------------------------------------------------------------
  */
 
+static void json_release(json_t **object)
+{
+    json_decref(*object);
+}
+
 static void tell(void *progress, const char *what)
 {
     progress_step(progress, what);
+}
+
+/* One that the berthd inside would refuse every command of is nothing to be left behind. Where
+ * there is no sandbox to be destroyed, the workspace goes by itself. */
+static int check_policy(const struct request *q, struct client *client, const char *id)
+{
+    struct failure f;
+    struct wire_frame *reply;
+    const struct wire_message asked = {.type = WIRE_EXEC_POLICY,
+                                       .exec_policy.workspace = bytes_of_string(id)};
+    const struct wire_message remove = {.type = WIRE_WORKSPACE_REMOVE,
+                                        .workspace_remove.key = bytes_of_string(id)};
+    int r = cli_call(client, &asked, &reply, &f);
+    if (r < 0) {
+        cli_error(q->cli, "%s: whether its policy is held cannot be seen: %s", id, f.text);
+        return r;
+    }
+    struct bytes text = reply->message.exec_policy_reply.json;
+    _cleanup_(json_release) json_t *object =
+        json_loadb((const char *)text.data, text.len, JSON_REJECT_DUPLICATES, NULL);
+    wire_frame_free(reply);
+    const char *why = json_string_value(json_object_get(object, "refused"));
+    if (object && !why)
+        return 0;
+    cli_error(q->cli, "%s: the berthd in the sandbox cannot hold its policy: %s", id,
+              why ? why : "its answer makes no sense");
+    if (cli_call(client, &remove, &reply, &f) == 0)
+        wire_frame_free(reply);
+    return -EOPNOTSUPP;
 }
 
 static int make_workspace(const struct request *q, const char *id, const struct place *p)
@@ -114,11 +148,18 @@ static int make_workspace(const struct request *q, const char *id, const struct 
     struct wire_workspace_create create = *q->create;
     create.policy = buffer_view(&q->enforced.inside);
     int r = at_place_enter(q->cli, p, &other);
+    other.silent = true;
     if (r == 0 && create_source_given(q->source, &error))
-        return create_source_run(&other, q->source, id, &create);
-    if (r == 0)
+        r = create_source_run(&other, q->source, id, &create);
+    else if (r == 0 && (r = cli_connect_warm(&other, &client)) == 0)
+        r = create_one(&other, client, id, q->c->policy_file, &create);
+    if (r == 0 && q->create->policy.len && !client)
         r = cli_connect_warm(&other, &client);
-    return r < 0 ? r : create_one(&other, client, id, q->c->policy_file, &create);
+    if (r == 0 && q->create->policy.len)
+        r = check_policy(q, client, id);
+    if (r == 0)
+        (void)printf("%s\n", p->name);
+    return r;
 }
 
 /* What was made is destroyed, and forgotten once that is certain. */

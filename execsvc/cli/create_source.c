@@ -100,7 +100,8 @@ static int run(struct cli *cli, const struct create_source *s, const char *id,
         cli_error(cli, "%s: %s", id, failure.text);
     if (r < 0)
         return r;
-    (void)print_name(reply);
+    if (!cli->silent)
+        (void)print_name(reply);
     wire_frame_free(reply);
     return 0;
 }

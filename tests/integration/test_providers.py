@@ -130,6 +130,21 @@ def test_policy_is_held_or_refused(sandboxes):
     assert inside["asked"]["limits"]["pids"] == 77 and inside["asked"]["limits"]["memory"] is None
 
 
+def test_policy_that_the_berthd_inside_cannot_hold(sandboxes):
+    """It says so when the sandbox is made, and not at the first command; nothing is left."""
+    refuse = str(sandboxes.harness.build / "tests/tools/refuse")
+    put = [{"run": ["plainbox", "put", "{sandbox}", f"/usr/local/bin/{name}"], "stdin": source}
+           for name, source in (("refuse", refuse), ("berthd", "{berthd}"))]
+    sandboxes.profile(install=put, connect=[
+        "plainbox", "exec", "{sandbox}", "/usr/local/bin/refuse", "clone3=38", "unshare=1", "clone&0x40000000=1", "--",
+        "/usr/local/bin/berthd", "--stdio"])
+    policy = sandboxes.state / "policy"
+    policy.write_text(json.dumps({"network": {"allow": ["a.b:443"]}}))
+    out = sandboxes.berth("create", "--provider", "plain", "--policy", str(policy), "a")
+    assert out.returncode == 1 and "cannot hold its policy" in out.stderr and "network" in out.stderr, out
+    assert out.stdout == "" and sandboxes.boxes() == [] and sandboxes.place_names() == []
+
+
 @pytest.mark.parametrize("verb, words", [("create", "quota is used up"), ("put", "quota is used up")])
 def test_a_step_fails(sandboxes, verb, words):
     """Nothing is left, and the vendor's words are told without what drives terminals."""
