@@ -7,6 +7,7 @@
 #include "cli/exec_place.h"
 #include "cli/exec_result.h"
 #include "cli/exec_run.h"
+#include "cli/held.h"
 #include "cli/here.h"
 
 const char attach_usage[] =
@@ -19,7 +20,8 @@ const char attach_usage[] =
     "  -i, --interactive    passes standard input on, instead of who did before\n"
     "      --new            shows only what is printed from now on\n"
     "      --json           prints one JSON object: the verdict and the output\n"
-    "  -w, --workspace ID   where the command runs; needed if several have the same ID\n"
+    "  -w, --workspace ID   where the command runs; needed if several have the same ID, and for\n"
+    "                       a provider's workspace that is not connected\n"
     "\n"
     "Examples\n"
     "  ID=$(berth exec --detach -w demo -- make)\n"
@@ -33,7 +35,8 @@ const char logs_usage[] =
     "                       program and not the command\n"
     "      --new            only what is printed from now on (with -f)\n"
     "      --json           prints one JSON object: the verdict and the output\n"
-    "  -w, --workspace ID   where the command runs; needed if several have the same ID\n"
+    "  -w, --workspace ID   where the command runs; needed if several have the same ID, and for\n"
+    "                       a provider's workspace that is not connected\n"
     "\n"
     "Examples\n"
     "  berth logs 4f2a90c1d5e6b7a8 | tail\n"
@@ -46,7 +49,8 @@ const char wait_usage[] =
     "\n"
     "      --json           prints the verdict of each as a JSON object, without output\n"
     "      --forget         then has the service forget it and its output: its ID is free again\n"
-    "  -w, --workspace ID   where they run; needed if several have the same ID\n"
+    "  -w, --workspace ID   where they run; needed if several have the same ID, and for a\n"
+    "                       provider's workspace that is not connected\n"
     "\n"
     "Examples\n"
     "  A=$(berth exec --detach -- make a) B=$(berth exec --detach -- make b)\n"
@@ -93,17 +97,41 @@ static int parse(struct cli *cli, int argc, char **argv, const char *known, stru
     return 0;
 }
 
+/* other: becomes that of a provider's workspace, where it is one's. */
+static int find(struct cli **cli, const char *workspace, const char *id, struct cli *other,
+                struct client **client, struct exec_found *ret)
+{
+    _cleanup_place_ struct place p = {0};
+    struct failure f;
+    int r = workspace ? cli_connect_warm(*cli, client) : held_connect_own(*cli, true, client);
+    if (r < 0)
+        return r;
+    r = *client ? exec_find(*client, workspace, id, ret, &f)
+                : failure_set(&f, -ENOENT, "%s: no such command; see `berth ps --all`", id);
+    r = exec_find_held(*cli, workspace, id, r, &p, &f);
+    if (r > 0) {
+        if (*client)
+            client_free(take_ptr(*client));
+        r = at_place_enter(*cli, &p, other);
+        if (r == 0)
+            r = cli_connect_warm(other, client);
+        if (r < 0)
+            return r;
+        *cli = other;
+        r = exec_find(*client, workspace, id, ret, &f);
+    }
+    if (r < 0)
+        cli_error(*cli, "%s", f.text);
+    return r;
+}
+
 static int attach_to(struct cli *cli, const char *id, struct exec_options *o)
 {
     _cleanup_exec_found_ struct exec_found found = {0};
     _cleanup_client_ struct client *client = NULL;
-    struct failure f;
-    if (cli_connect_warm(cli, &client) < 0)
+    _cleanup_at_place_ struct cli other = {0};
+    if (find(&cli, o->workspace, id, &other, &client, &found) < 0)
         return EXEC_STATUS_NOT_STARTED;
-    if (exec_find(client, o->workspace, id, &found, &f) < 0) {
-        cli_error(cli, "%s", f.text);
-        return EXEC_STATUS_NOT_STARTED;
-    }
     struct exec_options options_now = *o;
     const struct exec_place place = {.workspace = found.workspace};
     options_now.id = found.id;

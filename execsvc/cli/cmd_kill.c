@@ -6,6 +6,7 @@
 #include "cli/at_place.h"
 #include "cli/cli.h"
 #include "cli/exec_find.h"
+#include "cli/held.h"
 #include "cli/text.h"
 
 const char kill_usage[] =
@@ -17,7 +18,8 @@ const char kill_usage[] =
     "  -s, --signal SIGNAL  sends this signal to the command's process group instead, and does\n"
     "                       not wait; a name (INT, SIGHUP) or a number; also -INT, -9\n"
     "      --grace SECONDS  from TERM to KILL (2); 0: KILL at once\n"
-    "  -w, --workspace ID   where the command runs; needed if several have the same ID\n"
+    "  -w, --workspace ID   where the command runs; needed if several have the same ID, and for\n"
+    "                       a provider's workspace that is not connected\n"
     "\n"
     "Examples\n"
     "  berth kill 4f2a90c1d5e6b7a8\n"
@@ -70,13 +72,30 @@ static int take_signal_word(int *argc, char **argv)
     return 0;
 }
 
-static int kill_one(struct cli *cli, struct client *client, const char *workspace, const char *id,
-                    int signal, uint64_t grace_ms)
+/* *client: where it was found. */
+static int find(struct at_places *at, struct client **client, const char *workspace, const char *id,
+                struct exec_found *ret, struct failure *f)
+{
+    _cleanup_place_ struct place p = {0};
+    int r = *client ? exec_find(*client, workspace, id, ret, f)
+                    : failure_set(f, -ENOENT, "%s: no such command; see `berth ps --all`", id);
+    r = exec_find_held(at->cli, workspace, id, r, &p, f);
+    if (r <= 0)
+        return r;
+    r = at_places_connect(at, p.name, true, client);
+    return r < 0 ? failure_set(f, r, "%s: its workspace cannot be reached", id)
+                 : exec_find(*client, workspace, id, ret, f);
+}
+
+/* client: to the service that is used anyway, or NULL. */
+static int kill_one(struct at_places *at, struct client *client, const char *workspace,
+                    const char *id, int signal, uint64_t grace_ms)
 {
     _cleanup_exec_found_ struct exec_found found = {0};
+    struct cli *cli = at->cli;
     struct failure f;
     struct wire_frame *reply;
-    int r = exec_find(client, workspace, id, &found, &f);
+    int r = find(at, &client, workspace, id, &found, &f);
     if (r == 0) {
         const struct wire_message request = {
             .type = WIRE_EXEC_KILL,
@@ -136,13 +155,15 @@ int cmd_kill(struct cli *cli, int argc, char **argv)
     if (optind == argc)
         return cli_usage_error(cli, "no command's ID given; `berth ps` shows them");
     _cleanup_client_ struct client *client = NULL;
-    if (!at_place_stand(cli))
+    _cleanup_at_places_ struct at_places at = {.cli = cli};
+    if (!at_place_stand(cli) || (workspace && !at_place_use(cli, workspace, false)))
         return CLI_FAILED;
-    if ((workspace && !at_place_use(cli, workspace, false)) || cli_connect_warm(cli, &client) < 0)
+    int r = workspace ? cli_connect_warm(cli, &client) : held_connect_own(cli, true, &client);
+    if (r < 0)
         return CLI_FAILED;
     int status = CLI_OK;
     for (int i = optind; i < argc; i++)
-        if (kill_one(cli, client, workspace, argv[i], signal, grace_ms) != CLI_OK)
+        if (kill_one(&at, client, workspace, argv[i], signal, grace_ms) != CLI_OK)
             status = CLI_FAILED;
     return cli_finish_output(cli, status);
 }

@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 #include "cli/exec_find.h"
 #include "cli/exec_json.h"
+#include "cli/held.h"
 #include "cli/here.h"
 #include "cli/text.h"
 
@@ -17,7 +18,9 @@ const char ps_usage[] =
     "  -a, --all            also those that have ended, as long as the service keeps them: of\n"
     "                       those without --id and --detach, whose client has the verdict, none\n"
     "  -q, --quiet          the IDs alone\n"
-    "  -w, --workspace ID   of this workspace; else of all\n"
+    "  -w, --workspace ID   of this workspace; else of all, those of providers among them that "
+    "are\n"
+    "                       connected (`berth connection`)\n"
     "      --json           an array of objects: \"id\", \"workspace\", \"state\" (running, "
     "exited,\n"
     "                       signaled, timed_out, killed, …), \"pid\", \"processes\" (that belong\n"
@@ -100,6 +103,30 @@ static int on_command(void *context, const struct wire_exec_command *c)
     return r;
 }
 
+static int list_held(void *context, struct cli *cli, struct client *client, const char *workspace)
+{
+    struct failure f;
+    int r = exec_each(client, workspace, NULL, on_command, context, &f);
+    if (r < 0)
+        cli_error(cli, "%s: %s", workspace, f.text);
+    return 0;
+}
+
+/* Of one workspace, or of all that can be asked. */
+static int list_all(struct cli *cli, const char *workspace, struct listing *l)
+{
+    _cleanup_client_ struct client *client = NULL;
+    struct failure f;
+    size_t left;
+    int r = workspace ? cli_connect_warm(cli, &client) : held_connect_own(cli, true, &client);
+    if (r < 0)
+        return r;
+    r = client ? exec_each(client, workspace, NULL, on_command, l, &f) : 0;
+    if (r < 0)
+        cli_error(cli, "%s", f.text);
+    return r < 0 || workspace ? r : held_each(cli, list_held, l, &left);
+}
+
 int cmd_ps(struct cli *cli, int argc, char **argv)
 {
     struct listing l = {0};
@@ -126,21 +153,15 @@ int cmd_ps(struct cli *cli, int argc, char **argv)
     if (l.json && l.quiet)
         return cli_usage_error(cli, "--json and -q exclude each other");
     _cleanup_here_ struct here here = {0};
-    _cleanup_client_ struct client *client = NULL;
-    struct failure failure;
     cli_use_working_directory(cli, &here);
-    if ((workspace && !at_place_use(cli, workspace, false)) || cli_connect_warm(cli, &client) < 0)
+    if (workspace && !at_place_use(cli, workspace, false))
         return CLI_FAILED;
     l.array = l.json ? json_array() : NULL;
-    int r = exec_each(client, workspace, NULL, on_command, &l, &failure);
+    int r = list_all(cli, workspace, &l);
     if (r == 0 && l.json) {
         (void)json_dumpf(l.array, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII);
         (void)putchar('\n');
     }
     json_decref(l.array);
-    if (r < 0) {
-        cli_error(cli, "%s", failure.text);
-        return CLI_FAILED;
-    }
-    return cli_finish_output(cli, CLI_OK);
+    return r < 0 ? CLI_FAILED : cli_finish_output(cli, CLI_OK);
 }

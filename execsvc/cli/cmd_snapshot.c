@@ -5,6 +5,7 @@
 #include "base/buffer.h"
 #include "cli/at_place.h"
 #include "cli/cli.h"
+#include "cli/held.h"
 #include "cli/text.h"
 #include "terminal/progress.h"
 
@@ -13,7 +14,7 @@
 const char snapshot_usage[] =
     "usage: berth snapshot create [OPTION…] ID [SNAPSHOT]\n"
     "       berth snapshot ls [OPTION…] [ID]\n"
-    "       berth snapshot rm SNAPSHOT…\n"
+    "       berth snapshot rm [-w ID] SNAPSHOT…\n"
     "       berth snapshot restore [OPTION…] ID SNAPSHOT\n"
     "Keeps copies of the files of workspaces at the service, and brings them back.\n"
     "\n"
@@ -21,7 +22,7 @@ const char snapshot_usage[] =
     "        the workspace stand still meanwhile. Where the service's filesystem can share blocks\n"
     "        (btrfs, xfs) a snapshot takes next to no time and space, else it is a compressed\n"
     "        copy.\n"
-    "ls      lists them, of one workspace or all\n"
+    "ls      lists them, of one workspace or all; of those of providers, that are connected\n"
     "rm      removes them; workspaces that were made from them keep their files\n"
     "restore puts the files of a snapshot in the place of all that the workspace has. Not while\n"
     "        commands run in it. What is there now is gone, unless it is in a snapshot.\n"
@@ -29,6 +30,7 @@ const char snapshot_usage[] =
     "  -n, --name         ID is a directory name, as `berth ls -q` shows it\n"
     "  -l, --label K=V    create: a label of the snapshot; may be given again\n"
     "      --live         create: commands go on, and files may be of different moments\n"
+    "  -w, --workspace ID rm: at the service of this workspace, if a provider made it\n"
     "  -q, --quiet        ls: the IDs alone, one a line\n"
     "      --json         create and ls: all that is known\n"
     "\n"
@@ -43,19 +45,17 @@ const char snapshot_usage[] =
 enum { OPTION_JSON = 256, OPTION_LIVE };
 
 static const struct option options[] = {
-    {"name", no_argument, NULL, 'n'},
-    {"label", required_argument, NULL, 'l'},
-    {"live", no_argument, NULL, OPTION_LIVE},
-    {"quiet", no_argument, NULL, 'q'},
-    {"json", no_argument, NULL, OPTION_JSON},
-    {"help", no_argument, NULL, 'h'},
-    {0},
+    {"name", no_argument, NULL, 'n'},         {"label", required_argument, NULL, 'l'},
+    {"live", no_argument, NULL, OPTION_LIVE}, {"workspace", required_argument, NULL, 'w'},
+    {"quiet", no_argument, NULL, 'q'},        {"json", no_argument, NULL, OPTION_JSON},
+    {"help", no_argument, NULL, 'h'},         {0},
 };
 
 struct choice {
     uint32_t workspace_flags;
     bool live, quiet, json;
     json_t *labels;
+    const char *workspace; /* rm */
 };
 
 /* --- output ------------------------------------------------------------------------------ */
@@ -173,42 +173,72 @@ static int list_page(const struct choice *choice, const struct wire_snapshots *p
     return r < 0 ? r : page->more && page->items.count == 0 ? -EPROTO : 0;
 }
 
-static int snapshot_ls(struct cli *cli, const struct choice *choice, char **words)
+struct snapshot_list {
+    const struct choice *choice;
+    json_t *array;
+};
+
+/* workspace: NULL, all. */
+static int list_from(struct cli *cli, struct client *client, uint32_t flags, const char *workspace,
+                     const struct snapshot_list *l)
 {
     char last[WIRE_SNAPSHOT_ID_MAX + 1] = "";
     bool more = true;
-    if (words[0] && words[1])
-        return cli_usage_error(cli, "ls takes at most one workspace");
-    _cleanup_client_ struct client *client = NULL;
-    bool found =
-        words[0] ? at_place_use(cli, words[0], choice->workspace_flags) : at_place_stand(cli);
-    if (!found || at_place_connect(cli, &client) < 0)
-        return CLI_FAILED;
-    json_t *array = json_array();
-    if (!choice->json && !choice->quiet)
-        (void)printf("%-26s  %-19s  %10s  %10s  %s\n", "SNAPSHOT", "CREATED", "MIB", "STORED",
-                     "THREAD ID");
     int r = 0;
     while (r == 0 && more) {
         struct failure failure;
         struct wire_frame *reply;
         const struct wire_message request = {
             .type = WIRE_SNAPSHOT_LIST,
-            .snapshot_list = {.workspace_flags = choice->workspace_flags,
+            .snapshot_list = {.workspace_flags = flags,
                               .count = PAGE,
                               .after = bytes_of_string(last),
-                              .workspace = bytes_of_string(words[0])}};
+                              .workspace = bytes_of_string(workspace)}};
         r = cli_call(client, &request, &reply, &failure);
         if (r < 0) {
             cli_error(cli, "%s", failure.text);
             break;
         }
-        r = list_page(choice, &reply->message.snapshots, array, last);
+        r = list_page(l->choice, &reply->message.snapshots, l->array, last);
         more = reply->message.snapshots.more;
         wire_frame_free(reply);
         if (r < 0)
             cli_error(cli, "%s", r == -EPROTO ? "the service's list makes no sense" : strerror(-r));
     }
+    return r;
+}
+
+static int list_held(void *context, struct cli *cli, struct client *client, const char *workspace)
+{
+    (void)list_from(cli, client, 0, workspace, context);
+    return 0;
+}
+
+static int list_of(struct cli *cli, const struct choice *choice, const char *workspace,
+                   const struct snapshot_list *l)
+{
+    _cleanup_client_ struct client *client = NULL;
+    size_t left;
+    int r = workspace ? at_place_connect(cli, &client) : held_connect_own(cli, false, &client);
+    if (r == 0 && client)
+        r = list_from(cli, client, choice->workspace_flags, workspace, l);
+    return r < 0 || workspace ? r : held_each(cli, list_held, (void *)(uintptr_t)l, &left);
+}
+
+static int snapshot_ls(struct cli *cli, const struct choice *choice, char **words)
+{
+    if (words[0] && words[1])
+        return cli_usage_error(cli, "ls takes at most one workspace");
+    bool found =
+        words[0] ? at_place_use(cli, words[0], choice->workspace_flags) : at_place_stand(cli);
+    if (!found)
+        return CLI_FAILED;
+    json_t *array = json_array();
+    const struct snapshot_list l = {.choice = choice, .array = array};
+    if (!choice->json && !choice->quiet)
+        (void)printf("%-26s  %-19s  %10s  %10s  %s\n", "SNAPSHOT", "CREATED", "MIB", "STORED",
+                     "THREAD ID");
+    int r = list_of(cli, choice, words[0], &l);
     if (r == 0 && choice->json) {
         (void)json_dumpf(array, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII);
         (void)putchar('\n');
@@ -225,7 +255,9 @@ static int snapshot_rm(struct cli *cli, const struct choice *choice, char **word
     if (!words[0])
         return cli_usage_error(cli, "which snapshot?");
     _cleanup_client_ struct client *client = NULL;
-    if (!at_place_stand(cli) || cli_connect(cli, &client) < 0)
+    const char *of = choice->workspace;
+    if (!(of ? at_place_use(cli, of, choice->workspace_flags) : at_place_stand(cli)) ||
+        at_place_connect(cli, &client) < 0)
         return CLI_FAILED;
     for (; *words; words++) {
         struct failure failure;
@@ -239,7 +271,9 @@ static int snapshot_rm(struct cli *cli, const struct choice *choice, char **word
             wire_frame_free(reply);
             continue;
         }
-        cli_error(cli, "%s: %s", *words, failure.text);
+        cli_error(cli, "%s: %s%s", *words, failure.text,
+                  r == -ENOENT && !of ? "; one of a provider's workspace is at its service: -w ID"
+                                      : "");
         status = CLI_FAILED;
         if (r == -ENOTCONN)
             break;
@@ -308,11 +342,13 @@ int cmd_snapshot(struct cli *cli, int argc, char **argv)
     struct choice choice = {0};
     int option;
     opterr = 0;
-    while ((option = getopt_long(argc, argv, ":nl:qh", options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, ":nl:w:qh", options, NULL)) != -1) {
         if (option == 'n')
             choice.workspace_flags = WIRE_WORKSPACE_BY_NAME;
         else if (option == 'l' && !add_label(&choice, optarg))
             return cli_usage_error(cli, "%s: a label is KEY=VALUE", optarg);
+        else if (option == 'w')
+            choice.workspace = optarg;
         else if (option == 'q')
             choice.quiet = true;
         else if (option == OPTION_LIVE)

@@ -106,12 +106,29 @@ static int run(struct cli *cli, const struct create_source *s, const char *id,
     return 0;
 }
 
+/* A fork is made by the service that has the workspace. */
+static int refuse_elsewhere(const struct cli *cli, const char *fork, const char *id)
+{
+    _cleanup_place_ struct place p = {0};
+    int r = at_place_find(cli, fork, false, &p);
+    if (r <= 0)
+        return r;
+    cli_error(cli,
+              "%s: it is in a sandbox of its own, which the provider %s made, and a fork stays "
+              "within one service: berth export %s FILE.tar.zst, then berth create --from "
+              "FILE.tar.zst %s",
+              fork, p.provider, fork, id);
+    return -EXDEV;
+}
+
 int create_source_run(struct cli *cli, const struct create_source *s, const char *id,
                       const struct wire_workspace_create *create)
 {
     struct failure failure;
     char *worktree = NULL;
     int r = at_place_stand(cli) ? 0 : -ENOTUNIQ;
+    if (r == 0 && s->fork)
+        r = refuse_elsewhere(cli, s->fork, id);
     if (r == 0 && s->from) {
         r = cli_need_network(cli, &failure);
         if (r < 0)

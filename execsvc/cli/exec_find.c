@@ -1,7 +1,9 @@
 #include "cli/exec_find.h"
 
+#include <stdio.h>
 #include <string.h>
 
+#include "cli/held.h"
 #include "cli/text.h"
 #include "names/thread_id.h"
 
@@ -134,6 +136,25 @@ int exec_find(struct client *client, const char *workspace, const char *id, stru
     *ret = found;
     found = (struct exec_found){0};
     return 0;
+}
+
+int exec_find_held(const struct cli *cli, const char *workspace, const char *id, int error,
+                   struct place *ret, struct failure *f)
+{
+    char why[FAILURE_TEXT_MAX];
+    size_t left = 0;
+    if (error != -ENOENT || workspace)
+        return error;
+    int r = held_find_command(cli, id, ret, &left);
+    if (r > 0)
+        return r;
+    (void)snprintf(why, sizeof why, "%.200s", f->text);
+    if (left > 0)
+        (void)failure_set(f, error,
+                          "%s; %zu workspace%s of providers not connected and not asked: -w ID "
+                          "names one",
+                          why, left, left == 1 ? " is" : "s are");
+    return error;
 }
 
 void exec_found_release(struct exec_found *f)

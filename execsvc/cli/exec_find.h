@@ -3,6 +3,7 @@
 
 #include "base/failure.h"
 #include "cli/cli.h"
+#include "places/place.h"
 #include "wire/wire.h"
 
 struct exec_found {
@@ -20,5 +21,11 @@ int exec_each(struct client *client, const char *workspace, const char *id, exec
 /* The command of an ID. -ENOENT; -EEXIST: there is one in several workspaces; others. */
 int exec_find(struct client *client, const char *workspace, const char *id, struct exec_found *ret,
               struct failure *ret_failure);
+/* The same where it was not found, in workspaces of providers that are connected (held.h), if
+ * neither a workspace nor a service was named. 1: *ret, and its place; else the error, and f says
+ * more. */
+int exec_find_held(const struct cli *cli, const char *workspace, const char *id, int error,
+                   struct place *ret, struct failure *f);
+
 void exec_found_release(struct exec_found *f);
 #define _cleanup_exec_found_ _cleanup_(exec_found_release)

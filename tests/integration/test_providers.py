@@ -508,6 +508,37 @@ def test_snapshots_over_a_held_connection(sandboxes):
     sandboxes.berth("connection", "close", check=False)
 
 
+def test_commands_without_a_workspace(sandboxes):
+    """What names no workspace finds those of providers that are connected, and starts no program of theirs."""
+    sandboxes.profile()
+    more = {"BERTH_PERSIST": "60"}
+
+    def berth(*words, **keywords):
+        return sandboxes.berth(*words, more=more, **keywords)
+    berth("create", "--provider", "plain", "a", check=True)
+    started = berth("exec", "-w", "a", "--detach", "--", "sh", "-c", "echo said; exec sleep 100", check=True)
+    command = started.stdout.strip()
+    before = len(sandboxes.calls())
+    assert berth("ps", "-q", check=True).stdout == command + "\n"
+    wait_until(lambda: berth("logs", command, check=True).stdout == "said\n", 10, "its output")
+    assert f"{command}: " in berth("kill", command, check=True).stdout
+    assert berth("wait", command).returncode == 143
+    berth("snapshot", "create", "a", "s1", check=True)
+    assert berth("snapshot", "ls", "-q", check=True).stdout == "s1\n"
+    berth("snapshot", "rm", "-w", "a", "s1", check=True)
+    assert berth("snapshot", "ls", "-q", check=True).stdout == ""
+    for words in (["fork", "a", "b"], ["create", "--fork", "a", "b"]):
+        out = berth(*words)
+        assert out.returncode == 1 and "berth export a" in out.stderr, out
+    assert len(sandboxes.calls()) == before
+    berth("connection", "close")
+    out = berth("kill", command)
+    assert out.returncode == 1 and "no such command" in out.stderr and "1 workspace is" in out.stderr
+    assert berth("ps", "-q", check=True).stdout == "" and len(sandboxes.calls()) == before
+    berth("rm", "-f", "a", check=True)
+    berth("connection", "close")
+
+
 def test_files_from_an_archive(sandboxes, tmp_path):
     sandboxes.profile()
     (tmp_path / "f").write_text("content\n")
