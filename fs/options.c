@@ -24,7 +24,8 @@ const char options_usage[] =
     "               workspace=ID, timeout=SECONDS, log=FILE, owner=map|server,\n"
     "               symlinks=contain|contain+translate|verbatim|refuse,\n"
     "               system_prefixes=PATH:PATH..., prune=PROFILE|FILE, locks=server|local,\n"
-    "               cache=yes|no, cache_size=SIZE, disconnected=fail|serve,\n"
+    "               cache=yes|no, cache_size=SIZE, disconnected=fail|serve, "
+    "credentials=default|own,\n"
     "               allow_other, ro, and the usual options of mount(8)\n"
     "  -V           version\n"
     "  -h           this help\n";
@@ -65,9 +66,10 @@ static const struct {
 
 /* Ours that have a value. */
 static const char *const valued[] = {
-    "url",      "service",   "services", "config",          "token_file",   "ca_file", "cert_file",
-    "key_file", "workspace", "cache",    "cache_size",      "log",          "prune",   "timeout",
-    "owner",    "locks",     "symlinks", "system_prefixes", "disconnected",
+    "url",        "service",   "services",        "config",       "token_file",
+    "ca_file",    "cert_file", "key_file",        "workspace",    "cache",
+    "cache_size", "log",       "prune",           "timeout",      "owner",
+    "locks",      "symlinks",  "system_prefixes", "disconnected", "credentials",
 };
 
 static const char *const passed_on[] = {"context=", "fscontext=", "defcontext=", "rootcontext="};
@@ -153,6 +155,18 @@ static int set_disconnected(struct options *o, const char *value, struct failure
     else
         return failure_set(
             f, -EINVAL, "disconnected=%s: expected disconnected=fail or disconnected=serve", value);
+    return 0;
+}
+
+static int set_credentials(struct options *o, const char *value, struct failure *f)
+{
+    if (strcmp(value, "own") == 0)
+        o->alone = true;
+    else if (strcmp(value, "default") == 0)
+        o->alone = false;
+    else
+        return failure_set(
+            f, -EINVAL, "credentials=%s: expected credentials=default or credentials=own", value);
     return 0;
 }
 
@@ -259,6 +273,8 @@ static int apply_option(struct options *o, const char *option, struct failure *f
         return set_cache_size(o, option + strlen("cache_size="), f);
     if (starts_with(option, "disconnected="))
         return set_disconnected(o, option + strlen("disconnected="), f);
+    if (starts_with(option, "credentials="))
+        return set_credentials(o, option + strlen("credentials="), f);
     if (starts_with(option, "symlinks="))
         return set_symlinks(o, option + strlen("symlinks="), f);
     if (starts_with(option, "system_prefixes="))
@@ -479,6 +495,7 @@ struct client_flags options_client_flags(const struct options *o)
 {
     return (struct client_flags){
         .config_file = o->config_file,
+        .alone = o->alone,
         .url = o->url,
         .service = o->service,
         .token_file = o->token_file,

@@ -15,6 +15,7 @@ struct options {
     bool fake; /* mount -f: check the options and do nothing */
     bool allow_other;
     bool owner_server;
+    bool alone;          /* credentials are those of the options alone */
     bool locks_local;    /* locks hold on this machine alone */
     bool serve;          /* without a connection, what is known is answered */
     bool cache;          /* the kernel keeps what it was told until a change is reported */

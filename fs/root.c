@@ -297,7 +297,7 @@ int root_describe(const struct driver *d, char **ret)
     set_string(o, "url", s->url);
     if (d->member)
         join_describe_member(d, o);
-    else if (s->service)
+    else if (s->service || s->alone)
         (void)json_object_set_new(o, "own_credentials", json_true());
     const struct workspace_ids *w = driver_workspace(d, d->inodes.root);
     if (w)

@@ -140,6 +140,7 @@ static int add_settings(struct words *w, const struct client_settings *s, const 
         {"config", config},
         {"service", s->service},
         {"url", s->service ? NULL : s->url},
+        {"credentials", s->alone && !s->service ? "own" : NULL},
         {"token_file", s->token_file},
         {"ca_file", s->ca_file},
         {"cert_file", s->cert_file},

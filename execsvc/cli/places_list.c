@@ -46,11 +46,20 @@ static int add(void *context, struct place *p)
 struct asked {
     pid_t pid; /* 0: none */
     int fd;
+    uint64_t deadline_ns;
     struct buffer answer;
     struct place_row *row;
 };
 
-static _Noreturn void answer(const struct cli *cli, const struct place *p, int fd)
+/* Over a connection that is held; hold: or will be. */
+static int reach(struct cli *cli, bool hold, struct client **ret, struct failure *f)
+{
+    cli->passive = !hold;
+    int r = cli_reach_warm(cli, ret, f);
+    return r < 0 && !hold ? cli_connect_alone(cli, ret, f) : r;
+}
+
+static _Noreturn void answer(const struct cli *cli, const struct place *p, bool hold, int fd)
 {
     struct cli other;
     struct client *client;
@@ -62,14 +71,14 @@ static _Noreturn void answer(const struct cli *cli, const struct place *p, int f
         _exit(CLI_FAILED);
     other.flags.connect_timeout_ms = PLACES_ANSWER_MS;
     if (client_settings_load(&other.flags, &other.settings, &f) < 0 ||
-        cli_reach_warm(&other, &client, &f) < 0 || cli_call(client, &request, &reply, &f) < 0)
+        reach(&other, hold, &client, &f) < 0 || cli_call(client, &request, &reply, &f) < 0)
         _exit(CLI_FAILED);
     json_t *object = life_json(&reply->message.workspace);
     bool written = object && json_dumpfd(object, fd, JSON_COMPACT) == 0;
     _exit(written ? CLI_OK : CLI_FAILED);
 }
 
-static int start(const struct cli *cli, struct place_row *row, struct asked *a)
+static int start(const struct cli *cli, struct place_row *row, bool hold, struct asked *a)
 {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) < 0)
@@ -79,7 +88,7 @@ static int start(const struct cli *cli, struct place_row *row, struct asked *a)
     if (pid == 0) {
         (void)setpgid(0, 0);
         (void)close(ends[0]);
-        answer(cli, &row->place, ends[1]);
+        answer(cli, &row->place, hold, ends[1]);
     }
     int error = errno;
     (void)close(ends[1]);
@@ -87,7 +96,10 @@ static int start(const struct cli *cli, struct place_row *row, struct asked *a)
         (void)close(ends[0]);
         return -error;
     }
-    *a = (struct asked){.pid = pid, .fd = ends[0], .row = row};
+    *a = (struct asked){.pid = pid,
+                        .fd = ends[0],
+                        .deadline_ns = clock_monotonic_ns() + PLACES_ANSWER_MS * NSEC_PER_MSEC,
+                        .row = row};
     return 0;
 }
 
@@ -126,42 +138,52 @@ static bool take(struct asked *a)
            buffer_append(&a->answer, data, (size_t)n) == 0;
 }
 
-static void wait_for(struct asked *asked, size_t count)
+/* Starts as many as may be asked at once. Their number. */
+static size_t fill(const struct cli *cli, struct place_rows *l, size_t *next, struct asked *asked)
 {
-    uint64_t deadline = clock_monotonic_ns() + PLACES_ANSWER_MS * NSEC_PER_MSEC;
-    for (;;) {
-        struct pollfd fds[PLACES_ASKING_MAX];
-        size_t left = 0;
-        uint64_t now = clock_monotonic_ns();
-        for (size_t i = 0; i < count; i++) {
-            fds[i] = (struct pollfd){.fd = asked[i].pid ? asked[i].fd : -1, .events = POLLIN};
-            left += asked[i].pid != 0;
+    bool hold = l->count <= PLACES_ASKING_MAX;
+    size_t running = 0;
+    for (size_t i = 0; i < PLACES_ASKING_MAX; i++) {
+        while (!asked[i].pid && *next < l->count) {
+            struct place_row *row = &l->rows[(*next)++];
+            if (row->place.state == PLACE_READY && row->place.url[0])
+                (void)start(cli, row, hold, &asked[i]);
         }
-        if (left == 0 || now >= deadline)
-            break;
-        (void)poll(fds, count, (int)((deadline - now) / NSEC_PER_MSEC) + 1);
-        for (size_t i = 0; i < count; i++)
-            if (asked[i].pid && fds[i].revents && !take(&asked[i]))
-                finish(&asked[i], true);
+        running += asked[i].pid != 0;
     }
-    for (size_t i = 0; i < count; i++)
-        if (asked[i].pid)
+    return running;
+}
+
+static void wait_for_some(struct asked *asked)
+{
+    struct pollfd fds[PLACES_ASKING_MAX];
+    uint64_t now = clock_monotonic_ns(), deadline = UINT64_MAX;
+    for (size_t i = 0; i < PLACES_ASKING_MAX; i++) {
+        fds[i] = (struct pollfd){.fd = asked[i].pid ? asked[i].fd : -1, .events = POLLIN};
+        if (asked[i].pid && asked[i].deadline_ns < deadline)
+            deadline = asked[i].deadline_ns;
+    }
+    int left = deadline > now ? (int)((deadline - now) / NSEC_PER_MSEC) + 1 : 0;
+    int n = poll(fds, PLACES_ASKING_MAX, left);
+    now = clock_monotonic_ns();
+    for (size_t i = 0; i < PLACES_ASKING_MAX; i++) {
+        if (n > 0 && asked[i].pid && fds[i].revents && !take(&asked[i]))
+            finish(&asked[i], true);
+        if (asked[i].pid && now >= asked[i].deadline_ns)
             finish(&asked[i], false);
+    }
 }
 
 static void ask_all(const struct cli *cli, struct place_rows *l)
 {
-    for (size_t next = 0; next < l->count;) {
-        struct asked asked[PLACES_ASKING_MAX] = {0};
-        size_t count = 0;
-        for (; next < l->count && count < PLACES_ASKING_MAX; next++) {
-            struct place_row *row = &l->rows[next];
-            if (row->place.state == PLACE_READY && row->place.url[0] &&
-                start(cli, row, &asked[count]) == 0)
-                count++;
-        }
-        wait_for(asked, count);
-    }
+    struct asked asked[PLACES_ASKING_MAX] = {0};
+    uint64_t end = clock_monotonic_ns() + PLACES_ALL_MS * NSEC_PER_MSEC;
+    size_t next = 0;
+    while (clock_monotonic_ns() < end && fill(cli, l, &next, asked) > 0)
+        wait_for_some(asked);
+    for (size_t i = 0; i < PLACES_ASKING_MAX; i++)
+        if (asked[i].pid)
+            finish(&asked[i], false);
 }
 
 /* --- as JSON

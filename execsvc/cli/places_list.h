@@ -10,7 +10,11 @@
 /* A service that has not answered by then is listed without. */
 #define PLACES_ANSWER_MS 5000
 
-/* Services asked at once: each may be a program of a vendor's. */
+/* And so all of them, when they are many. */
+#define PLACES_ALL_MS 15000
+
+/* Services asked at once: each may be a program of a vendor's. When there are more, connections are
+ * not held: each would be such a program for minutes. */
 #define PLACES_ASKING_MAX 16
 
 struct place_row {

@@ -103,6 +103,27 @@ def test_credentials_stay_here(sandboxes):
     assert sandboxes.berth("exec", "-w", "a", "--", "true", more=more).returncode == 0
 
 
+def test_mount_of_one(sandboxes, harness, fuse_works):
+    """`berth mount -w` finds it, and a token for another service goes neither there nor, from within the mount, with
+    a command."""
+    sandboxes.profile()
+    sandboxes.berth("create", "--provider", "plain", "T/1", check=True)
+    path = harness.new_path("mount")
+    path.mkdir()
+    more = {"BERTH_TOKEN": "s3cret-of-another"}
+    sandboxes.berth("mount", "-w", "T/1", str(path), check=True, more=more)
+    try:
+        (path / "f").write_text("here")
+        told = json.loads(os.getxattr(path, "user.berth.mount"))
+        assert told["own_credentials"] is True
+        for persist in (["--no-persist"], ["--persist", "1"]):
+            out = sandboxes.berth(*persist, "exec", "--", "cat", "f", cwd=path, more=more)
+            assert (out.returncode, out.stdout) == (0, "here"), out
+    finally:
+        sandboxes.berth("umount", str(path))
+    sandboxes.berth("rm", "-f", "T/1", check=True)
+
+
 def test_policy_is_held_or_refused(sandboxes):
     """What the vendor holds goes onto its command line, what the berthd inside holds goes there, all else is
     refused before anything is made."""
@@ -463,6 +484,38 @@ def test_rm_obeys_the_service(sandboxes):
     assert rows[0]["state"] == "unreachable"
     sandboxes.berth("rm", "a", check=True)
     assert sandboxes.place_names() == []
+
+
+def many(sandboxes, count, url):
+    """Places of sandboxes that nobody made."""
+    sandboxes.places.mkdir(mode=0o700, parents=True)
+    for number in range(count):
+        document = {"version": 1, "id": f"w{number}", "provider": "plain", "sandbox": f"berth-w{number}",
+                    "name": f"berth-w{number}", "parameters": {}, "url": url, "state": "ready", "created": 1,
+                    "created_by": "me"}
+        path = sandboxes.places / f"w{number}.json"
+        path.write_text(json.dumps(document))
+        path.chmod(0o600)
+
+
+def test_places_by_the_hundred(sandboxes):
+    """Each is a line, and each is asked, 16 at once."""
+    sandboxes.profile()
+    log = sandboxes.state / "asked"
+    many(sandboxes, 200, f"exec:echo >> {log}; exit 1")
+    names = sandboxes.berth("ls", "-q", check=True).stdout.split()
+    assert sorted(names) == sorted(f"w{number}" for number in range(200)) and not log.exists()
+    rows = json.loads(sandboxes.berth("ls", "--json", check=True).stdout)
+    assert [row["state"] for row in rows] == ["unreachable"] * 200
+    assert len(log.read_text()) == 200
+
+
+@pytest.mark.long
+def test_hundreds_that_hang_are_listed(sandboxes):
+    many(sandboxes, 200, "exec:exec sleep 60")
+    start = time.monotonic()
+    rows = json.loads(sandboxes.berth("ls", "--json", check=True, timeout=60).stdout)
+    assert [row["state"] for row in rows] == ["unreachable"] * 200 and 14 < time.monotonic() - start < 30
 
 
 @pytest.mark.long
