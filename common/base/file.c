@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
+#include <string.h>
 #include <unistd.h>
 
 /* offset < 0: from where the descriptor is. */
@@ -62,4 +63,12 @@ int file_write_all(int fd, const void *data, size_t len)
         len -= (size_t)n;
     }
     return 0;
+}
+
+int file_write_text_synced(int fd, const char *text)
+{
+    int r = file_write_all(fd, text, strlen(text));
+    if (r == 0)
+        r = file_write_all(fd, "\n", 1);
+    return r == 0 && fsync(fd) < 0 ? -errno : r;
 }

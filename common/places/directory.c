@@ -138,12 +138,8 @@ static int write_file(int directory, const char *text, const char *file, bool is
         openat(directory, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         return -errno;
-    int r = file_write_all(fd, text, strlen(text));
-    if (r == 0)
-        r = file_write_all(fd, "\n", 1);
     /* A sandbox is made after this: a power cut must not lose that there may be one. */
-    if (r == 0 && fsync(fd) < 0)
-        r = -errno;
+    int r = file_write_text_synced(fd, text);
     if (r == 0)
         r = publish(directory, temporary, file, is_new);
     if (r < 0)

@@ -6,7 +6,6 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <string.h>
 
 int json_file_read(int dir_fd, const char *name, json_t **ret)
 {
@@ -40,12 +39,7 @@ int json_file_write(int dir_fd, const char *name, const json_t *object)
         openat(dir_fd, temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         return -errno;
-    int r = file_write_all(fd, text, strlen(text));
-    if (r == 0)
-        r = file_write_all(fd, "\n", 1);
-    /* The content first: a rename that outlives a power cut must not lead to an empty file. */
-    if (r == 0 && fsync(fd) < 0)
-        r = -errno;
+    int r = file_write_text_synced(fd, text);
     if (r == 0)
         fault_point(FAULT_JSON_NEW);
     if (r == 0 && renameat(dir_fd, temporary, dir_fd, name) < 0)

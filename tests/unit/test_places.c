@@ -200,6 +200,19 @@ static void refuse(void **state)
         if (place_parse(bytes_of_string(text), &p, &f) != -EINVAL || !f.text[0])
             fail_msg("%s", text);
     }
+    /* One that was cut is none; one of which a byte was changed is none, or all of another. */
+    for (size_t len = 0; len < strlen(good); len++) {
+        char text[sizeof good];
+        assert_int_equal(place_parse(bytes_of(good, len), &p, &f), -EINVAL);
+        memcpy(text, good, sizeof text);
+        text[len] = '\xff';
+        assert_int_equal(place_parse(bytes_of(text, strlen(good)), &p, &f), -EINVAL);
+        text[len] = (char)(good[len] ^ 1);
+        if (place_parse(bytes_of(text, strlen(good)), &p, &f) == 0) {
+            assert_true(p.provider && p.sandbox && p.given_name && p.url && p.created_by);
+            place_clear(&p);
+        }
+    }
     _cleanup_free_ char *large = calloc(1, PLACE_FILE_MAX + 2);
     assert_non_null(large);
     memset(large, ' ', PLACE_FILE_MAX + 1);
