@@ -26,12 +26,11 @@ from typing import Any, Iterator, NoReturn
 
 sys.dont_write_bytecode = True
 
-from sandbox_api import PAGES_MAX, Refusal, Unreached, base_url, call, fail, field, run  # noqa: E402
+from sandbox_api import (  # noqa: E402
+    PAGES_MAX, START_TIMEOUT, Refusal, Unreached, base_url, call, destroyed_on_failure, fail, field, run,
+    wait_for_start)
 
 BASE_URL = "https://boat.dev/api/v1"
-
-# Seconds until a sandbox is ready.
-START_TIMEOUT = 600
 
 READY = ("ready", "idle", "running")
 ENDED = ("archiving", "archived", "error", "cancelled")
@@ -102,17 +101,10 @@ def full_name(a: argparse.Namespace) -> str:
 
 def create(boat: Boat, a: argparse.Namespace) -> None:
     sandbox = boat.make(a)
-    try:
+    with destroyed_on_failure(lambda: boat.destroy(sandbox)):
         # Before anybody hears of it: what has no name of ours is not found again.
         boat.call("PATCH", f"/sandboxes/{sandbox}", {"name": full_name(a)})
-        deadline = time.monotonic() + START_TIMEOUT
-        while (state := boat.state(sandbox)) not in READY:
-            if state in ENDED or time.monotonic() > deadline:
-                fail(f"boat: the sandbox does not start: {state}")
-            time.sleep(0.5)
-    except BaseException:
-        boat.destroy(sandbox)
-        raise
+        wait_for_start("boat", lambda: boat.state(sandbox), READY, ENDED)
     print(sandbox)
 
 
@@ -189,6 +181,16 @@ def stream(boat: Boat, a: argparse.Namespace) -> NoReturn:
         "ServerAliveInterval=15", "-o", "LogLevel=ERROR", f"{user}@{host}", "--", shlex.join(a.words)])
 
 
+def show_state(boat: Boat, a: argparse.Namespace) -> None:
+    print(boat.state(boat.find(a)))
+
+
+def show_all(boat: Boat, a: argparse.Namespace) -> None:
+    for sandbox, name in boat.sandboxes():
+        if name.startswith(f"{a.created_by} berth-"):
+            print(sandbox)
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="boat_sandbox.py", allow_abbrev=False)
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -208,22 +210,8 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     a = parse()
 
-    def act() -> None:
-        boat = Boat()
-        if a.verb == "create":
-            create(boat, a)
-        elif a.verb == "stream":
-            stream(boat, a)
-        elif a.verb == "destroy":
-            destroy(boat, a)
-        elif a.verb == "state":
-            print(boat.state(boat.find(a)))
-        else:
-            for sandbox, name in boat.sandboxes():
-                if name.startswith(f"{a.created_by} berth-"):
-                    print(sandbox)
-
-    return run("boat", act)
+    verbs = {"create": create, "stream": stream, "destroy": destroy, "state": show_state, "list": show_all}
+    return run("boat", lambda: verbs[a.verb](Boat(), a))
 
 
 if __name__ == "__main__":

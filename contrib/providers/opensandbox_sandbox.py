@@ -35,7 +35,8 @@ from typing import Any, Callable, Iterator, NoReturn
 
 sys.dont_write_bytecode = True
 
-from sandbox_api import PAGES_MAX, Refusal, base_url, call, fail, field, run  # noqa: E402
+from sandbox_api import (  # noqa: E402
+    PAGES_MAX, Refusal, base_url, call, destroyed_on_failure, fail, field, run, wait_for_start)
 
 EXECD_PORT = 44772
 CHUNK = 32768
@@ -57,9 +58,6 @@ SILENCE_MAX = 90
 
 # Seconds that a command has after the end of our input, which it is not told of: the protocol has no word for that.
 LAST_WORDS = 1
-
-# Seconds until a sandbox must run; its image may have to be fetched.
-START_TIMEOUT = 600
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
@@ -100,6 +98,9 @@ class Server:
     def state(self, sandbox: str) -> str:
         return field(self.call("GET", f"/sandboxes/{sandbox}"), "status", "state")
 
+    def destroy(self, sandbox: str) -> None:
+        self.call("DELETE", f"/sandboxes/{sandbox}")
+
     def execd(self, sandbox: str) -> tuple[str, dict[str, str]]:
         """Where execd is reached, and the fields that requests to it need."""
         answer = self.call("GET", f"/sandboxes/{sandbox}/endpoints/{EXECD_PORT}"
@@ -124,15 +125,8 @@ def create(server: Server, a: argparse.Namespace) -> None:
     if a.egress:
         request["networkPolicy"] = {"defaultAction": "deny"}
     sandbox = field(server.call("POST", "/sandboxes", request), "id")
-    try:
-        deadline = time.monotonic() + START_TIMEOUT
-        while (state := server.state(sandbox)) != "Running":
-            if state in ("Failed", "Stopping", "Terminated") or time.monotonic() > deadline:
-                fail(f"opensandbox: the sandbox does not start: {state}")
-            time.sleep(0.5)
-    except BaseException:
-        server.call("DELETE", f"/sandboxes/{sandbox}")
-        raise
+    with destroyed_on_failure(lambda: server.destroy(sandbox)):
+        wait_for_start("opensandbox", lambda: server.state(sandbox), ("Running",), ("Failed", "Stopping", "Terminated"))
     print(sandbox)
 
 
@@ -338,6 +332,19 @@ def stream(server: Server, a: argparse.Namespace) -> NoReturn:
     one.end(status)
 
 
+def destroy(server: Server, a: argparse.Namespace) -> None:
+    server.destroy(server.find(a.sandbox))
+
+
+def show_state(server: Server, a: argparse.Namespace) -> None:
+    print(server.state(server.find(a.sandbox)))
+
+
+def show_all(server: Server, a: argparse.Namespace) -> None:
+    for sandbox in server.having("created-by", a.created_by):
+        print(sandbox)
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="opensandbox_sandbox.py", allow_abbrev=False)
     parser.add_argument("--server", required=True)
@@ -362,23 +369,8 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     a = parse()
     server = Server(a.server, a.server_proxy == "yes")
-
-    def act() -> None:
-        if a.verb == "create":
-            create(server, a)
-        elif a.verb == "put":
-            put(server, a)
-        elif a.verb == "stream":
-            stream(server, a)
-        elif a.verb == "destroy":
-            server.call("DELETE", f"/sandboxes/{server.find(a.sandbox)}")
-        elif a.verb == "state":
-            print(server.state(server.find(a.sandbox)))
-        else:
-            for sandbox in server.having("created-by", a.created_by):
-                print(sandbox)
-
-    return run("opensandbox", act)
+    verbs = {"create": create, "put": put, "stream": stream, "destroy": destroy, "state": show_state, "list": show_all}
+    return run("opensandbox", lambda: verbs[a.verb](server, a))
 
 
 if __name__ == "__main__":

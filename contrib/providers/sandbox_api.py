@@ -3,13 +3,15 @@ standard library alone."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import sys
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import Any, Callable, NoReturn
+from typing import Any, Callable, Collection, Iterator, NoReturn
 
 # Exit statuses: there is no such sandbox; nobody was asked for anything.
 GONE, UNREACHED = 4, 5
@@ -22,6 +24,9 @@ ANSWER_MAX = 4 << 20
 
 # Characters of a service's own words in an error.
 WORDS_MAX = 400
+
+# Seconds until a sandbox must run; its image may have to be fetched.
+START_TIMEOUT = 600
 
 # Pages of one list: a service whose list never ends must not hold the caller for ever.
 PAGES_MAX = 1000
@@ -93,8 +98,8 @@ def call(method: str, url: str, headers: dict[str, str], body: Any = None,
          data: bytes | None = None) -> Any:
     """One request, of JSON (body) or of bytes (data); the JSON that is answered, None if nothing is.
 
-    Refusal: the service said no. Unreached: it is not there, and none was before. The program ends if it is lost or says
-    what is no JSON.
+    Refusal: the service said no. Unreached: it is not there, and none was before. The program ends if it is lost or
+    says what is no JSON.
     """
     headers = {"Accept": "application/json", **headers}
     if body is not None:
@@ -129,6 +134,25 @@ def field(answer: Any, *names: str) -> str:
     if not isinstance(answer, str) or not answer:
         fail(f"the service's answer has no {'.'.join(names)}")
     return answer
+
+
+@contextlib.contextmanager
+def destroyed_on_failure(destroy: Callable[[], None]) -> Iterator[None]:
+    """What was made and then fails is not left."""
+    try:
+        yield
+    except BaseException:
+        destroy()
+        raise
+
+
+def wait_for_start(prog: str, state: Callable[[], str], ready: Collection[str], ended: Collection[str]) -> None:
+    """Until its state is one of ready. Ends the program when it is one of ended, or in START_TIMEOUT."""
+    deadline = time.monotonic() + START_TIMEOUT
+    while (now := state()) not in ready:
+        if now in ended or time.monotonic() > deadline:
+            fail(f"{prog}: the sandbox does not start: {now}")
+        time.sleep(0.5)
 
 
 def run(prog: str, act: Callable[[], None]) -> int:

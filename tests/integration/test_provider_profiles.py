@@ -119,6 +119,15 @@ def end_service(root):
     wait_until(lambda: not holders(), 20, "the end of the service there")
 
 
+@pytest.mark.parametrize("spec, words", [
+    ("boat", "BOAT_API_KEY is not set"), ("opensandbox:server=http://127.0.0.1:1", "refused"), ("modal", "package")])
+def test_what_is_not_reached_leaves_nothing(sandboxes, spec, words):
+    """Nothing can have been made: there is nothing to be destroyed, and no line of a failure."""
+    out = sandboxes.berth("create", "--provider", spec, "a", more={"PYTHONPATH": ""})
+    assert out.returncode == 1 and words in out.stderr and "berth rm" not in out.stderr, out
+    assert sandboxes.place_names() == []
+
+
 @pytest.mark.timeout(120)
 def test_modal(sandboxes):
     sandboxes.env["PYTHONPATH"] = str(STANDINS / "python")
