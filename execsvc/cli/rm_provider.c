@@ -197,7 +197,7 @@ int rm_provider_run(struct cli *cli, struct place *p, const char *key, uint32_t 
     r = destroy(cli, &profile, p, key, answered, &gone);
     if (r < 0)
         return r;
-    if (gone && was_made && tell_gone(cli, &profile, p, key) < 0) {
+    if (gone && (was_made || binding_changed_secret(p)) && tell_gone(cli, &profile, p, key) < 0) {
         p->state = before;
         if (place_write(p, false, &f) < 0)
             cli_error(cli, "%s: %s", key, f.text);
