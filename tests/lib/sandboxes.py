@@ -26,7 +26,7 @@ PLAIN = {
     "status": {"run": ["plainbox", "state", "{sandbox}"], "states": {"up": "ready", "down": "stopped"}},
     "list": {"run": ["plainbox", "list", "--owner", "{owner}"]},
     "policy": {"network": {"none": ["--no-network"]}, "memory": ["--memory", "{value}"],
-               "inside": ["pids", "network"]},
+               "inside": ["pids", "network", "open_files"]},
 }
 
 
