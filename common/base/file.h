@@ -19,6 +19,6 @@ int file_open_null(void);
 /* Writes all len bytes. 0 or a negative errno; how much was written is then not known. */
 int file_write_all(int fd, const void *data, size_t len);
 
-/* A text and the end of its line, on the disk when it returns: a rename that outlives a power cut must
- * not lead to an empty file. As above. */
+/* A text and the end of its line, on the disk when it returns: a rename that outlives a power cut
+ * must not lead to an empty file. As above. */
 int file_write_text_synced(int fd, const char *text);
