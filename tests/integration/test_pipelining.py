@@ -256,13 +256,17 @@ def test_who_looks_waits_for_what_was_written(way, look, tmp_path):
         path = directory / "file"
         path.write_bytes(b"before")
         fd, other = os.open(path, os.O_WRONLY), os.open(path, os.O_RDONLY)
+        # Who stood still until a lease had run out waits for an answer already when it writes.
+        late = threading.Timer(3, here.relay.resume)
         if directory == here.directory:
             here.relay.stall()
+            late.start()
         for n in range(20):
             os.pwrite(fd, b"after" * 1000, n * 5000)
         looking = Background(lambda: LOOKS[look](path, other))
         if directory == here.directory:
             time.sleep(0.2)
+            late.cancel()
             here.relay.resume()
         results.append(looking.get())
         os.close(fd)
