@@ -218,6 +218,15 @@ static void adopt(struct node *node, int fd, struct grip *ret)
         (void)close(fd);
 }
 
+/* The directory that it is in, and its name there. The grip is to be released before the parent:
+ * the node may have been moved to another one meanwhile. */
+static int take_directory(struct node *node, struct node **ret_parent, struct grip *ret,
+                          char ret_name[WIRE_NAME_MAX + 1])
+{
+    int r = node_place(node, ret_parent, ret_name);
+    return r < 0 ? r : grip_take(*ret_parent, ret, NULL);
+}
+
 int grip_take(struct node *node, struct grip *ret, struct statx *ret_stx)
 {
     struct store *store = node->workspace->store;
@@ -233,13 +242,11 @@ int grip_take(struct node *node, struct grip *ret, struct statx *ret_stx)
         }
     } else {
         /* A file's directory is opened first, and kept: its other files are next. */
+        _cleanup_node_ struct node *parent = NULL;
         _cleanup_grip_ struct grip directory = {.fd = -1};
         if (node->type != S_IFDIR) {
-            _cleanup_node_ struct node *parent = NULL;
             char name[WIRE_NAME_MAX + 1];
-            int r = node_place(node, &parent, name);
-            if (r == 0)
-                r = grip_take(parent, &directory, NULL);
+            int r = take_directory(node, &parent, &directory, name);
             if (r < 0)
                 return r;
         }
@@ -279,9 +286,7 @@ static int stat_in_place(struct node *node, struct statx *ret)
     _cleanup_node_ struct node *parent = NULL;
     _cleanup_grip_ struct grip directory = {.fd = -1};
     char name[WIRE_NAME_MAX + 1];
-    int r = node_place(node, &parent, name);
-    if (r == 0)
-        r = grip_take(parent, &directory, NULL);
+    int r = take_directory(node, &parent, &directory, name);
     if (r < 0)
         return r;
     struct statx stx;
