@@ -3,9 +3,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/buffer.h"
 #include "cli/at_place.h"
 #include "cli/cli.h"
 #include "cli/policy_text.h"
+#include "cli/reasons.h"
+#include "cli/text.h"
 #include "cli/workspace_id.h"
 
 const char policy_usage[] =
@@ -143,15 +146,18 @@ static void print_limits(const json_t *asked, const json_t *facts)
     }
 }
 
-static void print_missing(const json_t *missing)
+static const char *why_missing(const json_t *value)
 {
-    const char *name;
-    json_t *why;
-    json_object_foreach((json_t *)(uintptr_t)missing, name, why)
-    {
-        _cleanup_free_ char *text = text_of(why);
-        (void)printf("missing      %s: %s\n", name, text ? text : "?");
-    }
+    const char *text = json_string_value(value);
+    return text ? text : "?";
+}
+
+static void print_missing(void *context, const char *names, const char *reason)
+{
+    _cleanup_buffer_ struct buffer escaped = {0};
+    if (text_escape(&escaped, bytes_of_string(reason), TEXT_SENTENCE) == 0)
+        (void)printf("missing      %s: %.*s\n", names, (int)escaped.len,
+                     (const char *)escaped.data);
 }
 
 static void print_all(const json_t *object)
@@ -170,7 +176,7 @@ static void print_all(const json_t *object)
     print_values("seccomp", NULL, json_object_get(facts, "seccomp"));
     print_values("mounts", NULL, json_object_get(facts, "mounts"));
     print_values("interfaces", NULL, json_object_get(facts, "interfaces"));
-    print_missing(json_object_get(measured, "missing"));
+    reasons_each(json_object_get(measured, "missing"), why_missing, print_missing, NULL);
     for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
         _cleanup_free_ char *text = text_of(json_object_get(object, told[i]));
         if (text)

@@ -5,6 +5,7 @@
 
 #include "cli/cli.h"
 #include "cli/mounts.h"
+#include "cli/reasons.h"
 #include "cli/status.h"
 #include "cli/text.h"
 
@@ -84,9 +85,12 @@ static void print_visibility(const char *indent, const char *name, int64_t rules
         print_text(name);
         (void)printf(": ");
     }
-    (void)printf("%" PRId64 " rule%s of visibility; left out of listings: %" PRId64
-                 " unlisted, %" PRId64 " hidden\n",
-                 rules, plural(rules), unlisted, hidden);
+    if (rules)
+        (void)printf("%" PRId64 " rule%s of visibility; left out of listings: ", rules,
+                     plural(rules));
+    else
+        (void)printf("left out of listings by rules of mounts: ");
+    (void)printf("%" PRId64 " unlisted, %" PRId64 " hidden\n", unlisted, hidden);
 }
 
 static void print_service_visibility(json_t *visibility)
@@ -140,21 +144,28 @@ static void print_words(json_t *words)
     }
 }
 
-/* finding: {"text": why it does not hold, …} */
-static void print_missing(const char *what, const char *name, json_t *finding)
+static void print_missing(void *what, const char *names, const char *reason)
 {
-    (void)printf("  %s ", what);
-    print_text(name);
+    (void)printf("  %s ", (const char *)what);
+    print_text(names);
     (void)printf(": ");
-    print_text(json_string_value(json_object_get(finding, "text")));
+    print_text(reason);
     (void)putchar('\n');
+}
+
+/* finding: {"holds": false, "text": why not, …} */
+static const char *why_not(const json_t *finding)
+{
+    const char *text = json_string_value(json_object_get(finding, "text"));
+    if (!json_is_false(json_object_get(finding, "holds")))
+        return NULL;
+    return text ? text : "";
 }
 
 /* What one is told who was not granted everything. */
 static void print_little(json_t *service)
 {
-    json_t *granted = json_object_get(service, "granted"), *means;
-    const char *name;
+    json_t *granted = json_object_get(service, "granted");
     (void)printf("\n  granted to ");
     print_text(json_string_value(json_object_get(granted, "id")));
     (void)printf(": ");
@@ -172,12 +183,8 @@ static void print_little(json_t *service)
         print_text(json_string_value(json_object_get(service, "level")));
         (void)printf(", berth-policy(5)\n");
     }
-    json_object_foreach(json_object_get(service, "confinement"), name, means)
-    {
-        if (json_is_true(json_object_get(means, "holds")))
-            continue;
-        print_missing("missing is", name, means);
-    }
+    reasons_each(json_object_get(service, "confinement"), why_not, print_missing,
+                 (char[]){"missing is"});
 }
 
 static void print_egress(json_t *egress)
@@ -212,14 +219,7 @@ static void print_fenced(json_t *fenced)
 /* Only what is missing. */
 static void print_bounds(json_t *bounds)
 {
-    const char *name;
-    json_t *bound;
-    json_object_foreach(bounds, name, bound)
-    {
-        if (!json_is_false(json_object_get(bound, "holds")))
-            continue;
-        print_missing("NOT CONFINED by", name, bound);
-    }
+    reasons_each(bounds, why_not, print_missing, (char[]){"NOT CONFINED by"});
 }
 
 /* Nothing where all is well. */

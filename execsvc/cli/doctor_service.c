@@ -13,6 +13,7 @@
 #include "cache/cache.h"
 #include "cli/doctor.h"
 #include "cli/doctor_certificate.h"
+#include "cli/reasons.h"
 #include "config/paths.h"
 #include "stream/url.h"
 
@@ -291,26 +292,33 @@ static void check_access(struct doctor *d, json_t *access)
                   count_in(access, "grants") == 1 ? "" : "s");
 }
 
-/* Names of mechanisms that are missing, and why, one warning for each. */
+static const char *why_missing(const json_t *finding)
+{
+    return json_is_true(json_object_get(finding, "holds"))
+               ? NULL
+               : json_string_value(json_object_get(finding, "text"));
+}
+
+static void note_missing(void *d, const char *names, const char *reason)
+{
+    /* What takes its place holds as much. */
+    if (strcmp(names, "cgroup") != 0)
+        doctor_note(d, NULL, "missing is %s: %s", names, reason);
+}
+
+/* Names of mechanisms that are missing, and why, one note for each reason. */
 static void check_level(struct doctor *d, json_t *status)
 {
     static const char advice[] = "run the service as root, or where user namespaces are permitted; "
                                  "berth-policy(5) says what each level can enforce";
     const char *level = json_string_value(json_object_get(status, "level"));
-    const char *name;
-    json_t *finding;
     if (!level)
         return;
     if (strcmp(level, "full") == 0)
         doctor_ok(d, "commands are confined at the level full: every policy can be enforced");
     else
         doctor_warning(d, advice, "commands are confined at the level %s alone", level);
-    json_object_foreach(json_object_get(status, "confinement"), name, finding)
-    {
-        const char *why = json_string_value(json_object_get(finding, "text"));
-        if (!json_is_true(json_object_get(finding, "holds")) && strcmp(name, "cgroup") != 0 && why)
-            doctor_note(d, NULL, "missing is %s: %s", name, why);
-    }
+    reasons_each(json_object_get(status, "confinement"), why_missing, note_missing, d);
 }
 
 /* What limits cannot be had, as a policy that asks for one would be told. */

@@ -9,87 +9,16 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "cli/exec_hint.h"
-#include "cli/exec_input.h"
 #include "cli/exec_request.h"
-#include "cli/exec_result.h"
-#include "cli/exec_terminal.h"
-#include "cli/local_output.h"
+#include "cli/exec_run_private.h"
 #include "cli/text.h"
-#include "client/connector.h"
 
 /* Credit is given back in portions of this size: far below the window, so that the service
  * never waits for it, and far above a line, so that it costs no frame for each. */
 #define GRANT_PORTION 16384
 
-/* From the forwarded TSTP, and from the last output after it, to our own stop: time for the
- * message to leave and for what was on its way to arrive. The service gives up clients that
- * leave it with unread output. */
-#define STOP_QUIET_US 50000
-#define STOP_LATEST_NS (2 * NSEC_PER_SEC)
-
 /* A loss that is over sooner is not worth a word. */
 #define NOTICE_S 1
-
-/* The first of INT, and of TERM, is the command's, the second kills it, the third gives up on it.
- */
-enum requests { REQUEST_FORWARD = 1, REQUEST_KILL = 2, REQUEST_GIVE_UP = 3 };
-
-/* What a shell in a terminal has after TERM, which it ignores. */
-#define SHELL_GRACE_S 2
-
-static const int forwarded_signals[] = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT,
-                                        SIGTSTP, SIGCONT, SIGWINCH};
-
-struct exec_run;
-
-struct exec_stream {
-    struct exec_run *run;
-    struct local_output *output;
-    struct exec_capture capture; /* with --json; output then carries the object alone */
-    uint64_t received;           /* the offset that comes next */
-    uint64_t missing;            /* below it, bytes that were not kept */
-    bool anywhere;               /* what comes first is where it begins */
-    uint32_t number;
-};
-
-struct exec_run {
-    struct cli *cli;
-    const struct exec_options *options;
-    const struct exec_place *place;
-    char id[WIRE_EXEC_ID_MAX + 1];
-    struct event_base *base;
-    struct client *client; /* NULL: lost, and being made again */
-    uint64_t tag;
-    uint64_t epoch; /* of the service that was first asked */
-    uint64_t setup_ns;
-    const char *way;
-    struct connector *connector;
-    struct event *connected;
-    struct event *patience;
-    struct event *notice;
-    int event_fd;
-    char loss[256];
-    uint64_t pending_signals; /* typed while there was no connection */
-    struct exec_stream streams[2];
-    size_t owed; /* credit to give back */
-
-    bool started;
-    bool finished; /* no more messages; only local output is waited for */
-    bool failed;   /* local output failed: never a success */
-    int status;
-
-    struct exec_input *input; /* NULL: none */
-    struct buffer path;       /* where it sees its workspace, as a string; empty: not known */
-    struct buffer path_text;
-
-    struct exec_terminal terminal;
-    struct event *signals[ARRAY_SIZE(forwarded_signals)];
-    struct event *stop;
-    uint64_t stop_latest_ns;
-    struct event *grace; /* of a TERM; NULL: the command takes the time it takes */
-    int interrupts;
-    int terminations;
-};
 
 static void run_message(const struct exec_run *run, struct bytes text)
 {
@@ -98,7 +27,7 @@ static void run_message(const struct exec_run *run, struct bytes text)
                       run->terminal.raw ? "\r" : "");
 }
 
-static void run_error(const struct exec_run *run, const char *what, const char *why)
+void exec_run_error(const struct exec_run *run, const char *what, const char *why)
 {
     (void)fprintf(stderr, "berth: %s: %s%s\n", what, why, run->terminal.raw ? "\r" : "");
 }
@@ -117,7 +46,7 @@ static void run_quit_if_done(struct exec_run *run)
         (void)event_base_loopbreak(run->base);
 }
 
-static void run_finish(struct exec_run *run, int status)
+void exec_run_finish(struct exec_run *run, int status)
 {
     if (run->finished)
         return;
@@ -126,10 +55,10 @@ static void run_finish(struct exec_run *run, int status)
     run_quit_if_done(run);
 }
 
-static void run_give_up(struct exec_run *run, const char *why)
+void exec_run_give_up(struct exec_run *run, const char *why)
 {
-    run_error(run, "outcome unknown", why);
-    run_finish(run, EXEC_STATUS_UNKNOWN);
+    exec_run_error(run, "outcome unknown", why);
+    exec_run_finish(run, EXEC_STATUS_UNKNOWN);
     (void)event_base_loopbreak(run->base);
 }
 
@@ -152,13 +81,7 @@ static void on_written(void *context, size_t bytes)
     run_quit_if_done(stream->run);
 }
 
-static void stop_soon(struct exec_run *run)
-{
-    const struct timeval quiet = {.tv_usec = STOP_QUIET_US};
-    (void)event_add(run->stop, &quiet);
-}
-
-static void send_signal(struct exec_run *run, int signal)
+void exec_run_signal(struct exec_run *run, int signal)
 {
     const struct wire_message message = {.type = WIRE_EXEC_SIGNAL,
                                          .exec_signal.signal = (uint32_t)signal};
@@ -176,12 +99,13 @@ static void on_broken(void *context, int error)
     struct exec_stream *stream = context;
     struct exec_run *run = stream->run;
     if (error == -EPIPE) {
-        send_signal(run, SIGPIPE);
+        exec_run_signal(run, SIGPIPE);
         return;
     }
     run->failed = true;
-    run_error(run, stream->number == 1 ? "standard output" : "standard error", strerror(-error));
-    send_signal(run, SIGTERM);
+    exec_run_error(run, stream->number == 1 ? "standard output" : "standard error",
+                   strerror(-error));
+    exec_run_signal(run, SIGTERM);
 }
 
 /* What is before the hole and what is behind it do not belong together. */
@@ -192,7 +116,7 @@ static void tell_hole(const struct exec_run *run, uint32_t stream, uint64_t byte
         return; /* the object says it */
     (void)snprintf(text, sizeof text, "%" PRIu64 " bytes of standard %s were not kept here", bytes,
                    stream == 1 ? "output" : "error");
-    run_error(run, run->cli->command->name, text);
+    exec_run_error(run, run->cli->command->name, text);
 }
 
 static void on_output(struct exec_run *run, const struct wire_exec_output *item)
@@ -202,11 +126,11 @@ static void on_output(struct exec_run *run, const struct wire_exec_output *item)
     if (stream && stream->anywhere)
         stream->received = item->offset;
     if (!stream || item->offset < stream->received) {
-        run_give_up(run, "the service sent output twice");
+        exec_run_give_up(run, "the service sent output twice");
         return;
     }
     if (event_pending(run->stop, EV_TIMEOUT, NULL) && clock_monotonic_ns() < run->stop_latest_ns)
-        stop_soon(run);
+        exec_signals_stop_soon(run);
     size_t len = item->data.len;
     /* The end of it says whether that is what the service did not keep. */
     if (!stream->anywhere && item->offset > stream->received)
@@ -218,7 +142,7 @@ static void on_output(struct exec_run *run, const struct wire_exec_output *item)
     int r = capture ? exec_capture_append(&stream->capture, item->data)
                     : local_output_append(stream->output, item->data);
     if (r < 0) {
-        run_give_up(run, strerror(-r));
+        exec_run_give_up(run, strerror(-r));
         return;
     }
     size_t cost = session_item_cost(WIRE_EXEC_OUTPUT, len);
@@ -227,8 +151,7 @@ static void on_output(struct exec_run *run, const struct wire_exec_output *item)
 
 /* --- messages -------------------------------------------------------------------- */
 
-/* Nothing has come from the service since the connection was lost. */
-static bool is_away(const struct exec_run *run)
+bool exec_run_is_away(const struct exec_run *run)
 {
     return !run->client || event_pending(run->patience, EV_TIMEOUT, NULL);
 }
@@ -240,8 +163,6 @@ static void is_back(struct exec_run *run)
     (void)event_del(run->patience);
     (void)event_del(run->notice);
 }
-
-static void send_size(struct exec_run *run);
 
 static void on_credit(void *context, uint64_t tag)
 {
@@ -268,15 +189,16 @@ static void on_started(struct exec_run *run, const struct wire_exec_started *sta
         if (r == 0)
             r = exec_input_connect(run->input, run->client, run->tag, started->input);
         if (r < 0) {
-            run_give_up(run, r == -ERANGE ? "input was lost with the connection" : strerror(-r));
+            exec_run_give_up(run,
+                             r == -ERANGE ? "input was lost with the connection" : strerror(-r));
             return;
         }
     }
     for (int signal = 1; signal < 64; signal++)
         if (run->pending_signals & (UINT64_C(1) << signal))
-            send_signal(run, signal);
+            exec_run_signal(run, signal);
     if (started->attached || run->pending_signals)
-        send_size(run);
+        exec_signals_send_size(run);
     run->pending_signals = 0;
 }
 
@@ -378,7 +300,7 @@ static void print_verdict(struct exec_run *run, const struct wire_exec_exit *ver
         int r = print_json(run, verdict, status);
         if (r < 0) {
             run->failed = true;
-            run_error(run, "--json", strerror(-r));
+            exec_run_error(run, "--json", strerror(-r));
         }
     } else if (is_left(run, verdict)) {
         run->failed = print_id(run) < 0;
@@ -405,10 +327,10 @@ static void on_verdict(struct exec_run *run, const struct wire_exec_exit *verdic
                                                     : verdict_status(verdict);
     print_verdict(run, verdict, status);
     if (lacks)
-        run_error(run, "outcome unknown", "output is missing");
+        exec_run_error(run, "outcome unknown", "output is missing");
     else if (!running && !is_unknown_there(verdict))
         forget(run);
-    run_finish(run, status);
+    exec_run_finish(run, status);
 }
 
 static void on_refusal(struct exec_run *run, int error, const struct wire_error *refusal)
@@ -523,7 +445,7 @@ static void on_lost(void *context, int error, const char *reason)
     if (run->finished)
         return;
     if (run->options->reattach_s == 0) {
-        run_give_up(run, run->loss);
+        exec_run_give_up(run, run->loss);
         return;
     }
     /* So that keys are signals again: nobody takes them as input now. */
@@ -533,7 +455,7 @@ static void on_lost(void *context, int error, const char *reason)
         (void)event_add(run->notice, &notice);
     }
     if (connector_start(&options, NULL, &run->connector) < 0)
-        run_give_up(run, run->loss);
+        exec_run_give_up(run, run->loss);
 }
 
 static void on_connected(evutil_socket_t fd, short what, void *context)
@@ -548,7 +470,7 @@ static void on_connected(evutil_socket_t fd, short what, void *context)
     connector_take(take_ptr(run->connector), &client, &abandoned);
     int r = client ? take_client(run, client) : -ENOMEM;
     if (r < 0) {
-        run_give_up(run, strerror(-r));
+        exec_run_give_up(run, strerror(-r));
         return;
     }
     (void)exec_terminal_enter(&run->terminal);
@@ -565,140 +487,7 @@ static void on_notice(evutil_socket_t fd, short what, void *context)
 static void on_patience(evutil_socket_t fd, short what, void *context)
 {
     struct exec_run *run = context;
-    run_give_up(run, run->loss);
-}
-
-/* --- signals --------------------------------------------------------------------- */
-
-static void send_size(struct exec_run *run)
-{
-    struct wire_message message = {.type = WIRE_EXEC_RESIZE};
-    if (run->options->terminal && !run->finished && run->client &&
-        exec_terminal_size(&message.exec_resize.rows, &message.exec_resize.columns))
-        (void)client_send(run->client, run->tag, &message);
-}
-
-static void on_stop(evutil_socket_t fd, short what, void *context)
-{
-    struct exec_run *run = context;
-    exec_terminal_leave(&run->terminal);
-    (void)raise(SIGSTOP);
-}
-
-static void on_killed(void *context, int error, const struct wire_message *reply)
-{
-    /* A service that cannot end all ends the process group at least. */
-    if (reply && error < 0)
-        send_signal(context, SIGKILL);
-}
-
-/* Everything that belongs to it, not its process group alone. */
-static void kill_all(struct exec_run *run, const char *by)
-{
-    const struct wire_message message = {
-        .type = WIRE_EXEC_KILL,
-        .exec_kill = {.workspace_flags = run->place->by_name ? WIRE_WORKSPACE_BY_NAME : 0,
-                      .workspace = bytes_of_string(run->place->workspace),
-                      .id = bytes_of_string(run->id),
-                      .by = bytes_of_string(by)}};
-    const struct client_call call = {.reply = on_killed, .context = run};
-    if (client_call(run->client, &message, &call, NULL) < 0)
-        send_signal(run, SIGKILL);
-}
-
-static void on_interrupt(struct exec_run *run)
-{
-    run->interrupts++;
-    if (run->interrupts >= REQUEST_GIVE_UP)
-        run_give_up(run, "interrupted");
-    else if (run->interrupts == REQUEST_KILL)
-        kill_all(run, "a second interrupt");
-    else
-        send_signal(run, SIGINT);
-}
-
-static void on_termination(struct exec_run *run)
-{
-    const struct timeval grace = {.tv_sec = SHELL_GRACE_S};
-    run->terminations++;
-    if (run->terminations >= REQUEST_GIVE_UP) {
-        run_give_up(run, "terminated");
-    } else if (run->terminations == REQUEST_KILL) {
-        kill_all(run, "a second TERM");
-    } else {
-        send_signal(run, SIGTERM);
-        if (run->grace)
-            (void)event_add(run->grace, &grace);
-    }
-}
-
-static void on_grace(evutil_socket_t fd, short what, void *context)
-{
-    struct exec_run *run = context;
-    if (run->finished)
-        return;
-    if (run->client)
-        kill_all(run, "TERM, which was ignored");
-    else
-        run_give_up(run, run->loss);
-}
-
-/* Those that ask for an end, which waiting for a connection must not put off. */
-static bool ends_us(int signal)
-{
-    return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
-}
-
-static void on_signal(evutil_socket_t signal, short what, void *context)
-{
-    struct exec_run *run = context;
-    if (run->finished && signal != SIGWINCH && signal != SIGCONT && signal != SIGTSTP) {
-        /* The command has ended; only a reader that does not read keeps us. */
-        run->status = EXEC_STATUS_SIGNAL + signal;
-        (void)event_base_loopbreak(run->base);
-    } else if (!run->options->forwards && signal != SIGCONT && signal != SIGTSTP &&
-               signal != SIGWINCH) {
-        run_finish(run, EXEC_STATUS_SIGNAL + signal);
-        (void)event_base_loopbreak(run->base);
-    } else if (is_away(run) && ends_us(signal)) {
-        run_give_up(run, run->loss);
-    } else if (signal == SIGINT) {
-        on_interrupt(run);
-    } else if (signal == SIGTERM) {
-        on_termination(run);
-    } else if (signal == SIGWINCH) {
-        send_size(run);
-    } else if (signal == SIGTSTP) {
-        send_signal(run, SIGTSTP);
-        run->stop_latest_ns = clock_monotonic_ns() + STOP_LATEST_NS;
-        stop_soon(run);
-    } else if (signal == SIGCONT) {
-        if (run->client)
-            (void)exec_terminal_enter(&run->terminal);
-        send_signal(run, SIGCONT);
-        send_size(run);
-    } else {
-        send_signal(run, signal);
-    }
-}
-
-static int signals_begin(struct exec_run *run)
-{
-    run->stop = evtimer_new(run->base, on_stop, run);
-    if (run->options->ends_at_term)
-        run->grace = evtimer_new(run->base, on_grace, run);
-    if (!run->stop || (run->options->ends_at_term && !run->grace))
-        return -ENOMEM;
-    for (size_t i = 0; i < ARRAY_SIZE(forwarded_signals); i++) {
-        /* What our caller has us ignore (nohup, a shell's background job) stays ignored. */
-        struct sigaction old;
-        if (sigaction(forwarded_signals[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN)
-            continue;
-        run->signals[i] = evsignal_new(run->base, forwarded_signals[i], on_signal, run);
-        if (!run->signals[i] || event_add(run->signals[i], NULL) < 0)
-            return -ENOMEM;
-    }
-    return 0;
+    exec_run_give_up(run, run->loss);
 }
 
 /* --- life -------------------------------------------------------------------------- */
@@ -781,7 +570,7 @@ static int run_begin(struct exec_run *run, struct client *client)
         r = events_begin(run);
     /* Before the request: a signal that comes once it is sent must reach the command. */
     if (r == 0)
-        r = signals_begin(run);
+        r = exec_signals_begin(run);
     if (r < 0) {
         client_free(client);
         return r;
@@ -808,11 +597,11 @@ int exec_run(struct cli *cli, struct client *client, const struct exec_options *
         run.terminal.fd = STDIN_FILENO;
     int r = run.base ? run_begin(&run, client) : -ENOMEM;
     if (r < 0)
-        run_error(&run, "not started: request", strerror(-r));
+        exec_run_error(&run, "not started: request", strerror(-r));
     else if (!run.finished || !streams_idle(&run))
         (void)event_base_dispatch(run.base);
     if (r == 0 && !run.finished)
-        run_give_up(&run, "the event loop ended");
+        exec_run_give_up(&run, "the event loop ended");
     /* Answers calls that are still open: into a run that is finished and still there. */
     run.finished = true;
     client_free(run.client);
