@@ -21,7 +21,7 @@ import pytest
 from lib import harness as parts
 from lib import kernel_caches
 from lib.certificates import Certificates
-from lib.mounts import check_fuse
+from lib.mounts import check_fuse, force_unmount
 
 STATE = pytest.StashKey()
 
@@ -131,6 +131,15 @@ def start_mount(harness, fuse_works):
 @pytest.fixture
 def mount(harness, fuse_works, service):
     return harness.start_mount(service)
+
+
+@pytest.fixture
+def point(harness):
+    """An empty directory, at whose end nothing is mounted there."""
+    path = harness.new_path("point")
+    path.mkdir()
+    yield path
+    force_unmount(path)
 
 
 @pytest.fixture

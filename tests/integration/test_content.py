@@ -9,7 +9,7 @@ import time
 import pytest
 
 from lib import kernel_caches
-from lib.cached import through_relay, workspace  # noqa: F401, fixtures
+from lib.cached import mount, through_relay, workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 from lib.harness import wait_until
 
@@ -32,13 +32,6 @@ def files(workspace):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content(number))
     return workspace
-
-
-@pytest.fixture
-def mount(service, start_mount, workspace):
-    mount = start_mount(service, workspace=WORKSPACE)
-    wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
-    return mount
 
 
 @pytest.fixture

@@ -20,14 +20,6 @@ AS_NOBODY = ["setpriv", "--reuid", str(NOBODY.pw_uid), "--regid", str(NOBODY.pw_
 
 
 @pytest.fixture
-def point(harness):
-    path = harness.new_path("point")
-    path.mkdir()
-    yield path
-    mounts.force_unmount(path)
-
-
-@pytest.fixture
 def berthfs(harness, service):
     """berthfs(*arguments): runs it to its end (in the background it ends when mounted)."""
     def go(*arguments, name="berthfs", prefix=(), env=None, cwd=None):

@@ -11,19 +11,8 @@ from lib import berthwire as wire
 from lib.access import call
 from lib.exec_client import ExecClient
 from lib.harness import wait_until
-from lib.trees import (FROM_SNAPSHOT, FROM_WORKSPACE, LIVE, NOTHING, SHARED, SNAPSHOT_LIVE, ask, connect, export, fill,
+from lib.trees import (FROM_SNAPSHOT, FROM_WORKSPACE, LIVE, NOTHING, SHARED, SNAPSHOT_LIVE, ask, client, connect, export, fill,
                        left_over, on_disk, tree_of, wait_for_nothing)
-
-
-@pytest.fixture
-def service(harness):
-    return harness.start_service()
-
-
-@pytest.fixture
-def client(service):
-    with connect(service) as connection:
-        yield connection
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from lib import berthwire, kernel_caches
 from lib.agent import PLACES, change, compare
-from lib.cached import through_relay, workspace  # noqa: F401, fixtures
+from lib.cached import mount, through_relay, workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 from lib.harness import wait_until
 
@@ -29,13 +29,6 @@ def files(workspace):
         for file in range(FILES):
             (directory / f"file{file}").write_bytes(b"x" * file)
     return workspace
-
-
-@pytest.fixture
-def mount(service, start_mount, workspace):
-    mount = start_mount(service, workspace=WORKSPACE)
-    wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
-    return mount
 
 
 def find(path):

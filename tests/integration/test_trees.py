@@ -7,19 +7,8 @@ import pytest
 
 from lib import berthwire as wire
 from lib.access import call
-from lib.trees import (DATA, DIRECTORY, FIFO, FILE, HARD_LINK, NOTHING, SYMLINK, XATTR, ask, connect, create, export,
+from lib.trees import (DATA, DIRECTORY, FIFO, FILE, HARD_LINK, NOTHING, SYMLINK, XATTR, ask, client, connect, create, export,
                        file, fill, item, left_over, on_disk, tree_of, wait_for_nothing)
-
-
-@pytest.fixture
-def service(harness):
-    return harness.start_service()
-
-
-@pytest.fixture
-def client(service):
-    with connect(service) as connection:
-        yield connection
 
 
 def items_of(entries):

@@ -17,6 +17,13 @@ def workspace(service, run_berth):
 
 
 @pytest.fixture
+def mount(service, start_mount, workspace):
+    mount = start_mount(service, workspace=WORKSPACE)
+    wait_until(lambda: mount.stats()["coherent"], what="reports of changes")
+    return mount
+
+
+@pytest.fixture
 def through_relay(service, start_relay, start_mount, caches_kept):
     """A function that mounts the workspace behind a relay and gives its path and a function that
     counts: blocking requests, round trips, bytes received, requests by kind."""

@@ -4,6 +4,8 @@ import os
 import stat
 import time
 
+import pytest
+
 from lib import berthwire as wire
 from lib.harness import wait_until
 
@@ -20,6 +22,13 @@ def connect(service, timeout=60):
     connection.upgrade()
     connection.hello()
     return connection
+
+
+@pytest.fixture
+def client(service):
+    """A connection for tests that import it by name."""
+    with connect(service) as connection:
+        yield connection
 
 
 def item(kind, path=b"", **more):
