@@ -586,9 +586,10 @@ int command_start(struct event_base *base, const struct command_options *options
         .columns = options->columns,
         .terminals = options->cell ? cell_terminals(options->cell) : -1,
     };
-    int r = streams_open(&wanted, &streams);
+    struct failure why;
+    int r = streams_open(&wanted, &streams, &why);
     if (r < 0) {
-        command_verdict_not_started(ret_verdict, stage, r, "%s", strerror(-r));
+        command_verdict_not_started(ret_verdict, stage, r, "%s", why.text);
         return r;
     }
     struct command *c = calloc(1, sizeof *c);
@@ -632,7 +633,7 @@ int command_start(struct event_base *base, const struct command_options *options
         r = command_make_events(c);
     }
     if (r < 0) {
-        struct failure why = {.text = "limits take a cgroup"};
+        (void)failure_set(&why, r, "limits take a cgroup");
         if (unlimited && options->confinement)
             (void)confinement_check_limits(options->confinement, &options->together, &why);
         command_verdict_not_started(ret_verdict, stage, r, "%s",

@@ -1,6 +1,7 @@
 #include "exec/streams.h"
 
 #include <fcntl.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <termios.h>
 
@@ -39,19 +40,35 @@ int streams_resize(int fd, uint32_t rows, uint32_t columns)
     return ioctl(fd, TIOCSWINSZ, &size) < 0 ? -errno : 0;
 }
 
-static int open_terminal(struct streams *s, const struct streams_options *o)
+/* Who has asked for a terminal can do something about it, where he is told that it is that. */
+static int open_multiplexer(const struct streams_options *o, int *ret, struct failure *f)
 {
     const int flags = O_RDWR | O_NOCTTY | O_CLOEXEC;
-    s->output[0] = o->terminals < 0 ? posix_openpt(flags) : openat(o->terminals, "ptmx", flags);
-    if (s->output[0] < 0)
-        return -errno;
+    *ret = o->terminals < 0 ? posix_openpt(flags) : openat(o->terminals, "ptmx", flags);
+    if (*ret >= 0)
+        return 0;
+    if (errno == ENOSPC)
+        return failure_set(f, -errno, "no terminal: the machine has as many as kernel.pty.max");
+    return failure_set(f, -errno,
+                       o->terminals < 0
+                           ? "no terminal: /dev/ptmx: %s; commands have none of their own without "
+                             "a mount namespace, and run without -t"
+                           : "no terminal: the workspace's /dev/pts: %s",
+                       strerror(errno));
+}
+
+static int open_terminal(struct streams *s, const struct streams_options *o, struct failure *f)
+{
+    int r = open_multiplexer(o, &s->output[0], f);
+    if (r < 0)
+        return r;
     if (grantpt(s->output[0]) < 0 || unlockpt(s->output[0]) < 0)
         return -errno;
     /* By the master, not by name: our /dev/pts may be another than the one it lives in. */
     s->child[0] = ioctl(s->output[0], TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
     if (s->child[0] < 0)
         return -errno;
-    int r = streams_resize(s->output[0], o->rows, o->columns);
+    r = streams_resize(s->output[0], o->rows, o->columns);
     if (r < 0)
         return r;
     struct termios termios;
@@ -87,13 +104,14 @@ static int open_pipes(struct streams *s, uint32_t flags)
     return s->child[2] < 0 ? -errno : 0;
 }
 
-int streams_open(const struct streams_options *o, struct streams *ret)
+int streams_open(const struct streams_options *o, struct streams *ret, struct failure *ret_failure)
 {
     struct streams s = no_streams;
-    int r = o->flags & WIRE_EXEC_PTY ? open_terminal(&s, o) : open_pipes(&s, o->flags);
+    struct failure f = {.text = ""};
+    int r = o->flags & WIRE_EXEC_PTY ? open_terminal(&s, o, &f) : open_pipes(&s, o->flags);
     if (r < 0) {
         streams_release(&s);
-        return r;
+        return failure_set(ret_failure, r, "%s", f.text[0] ? f.text : strerror(-r));
     }
     *ret = s;
     return 0;

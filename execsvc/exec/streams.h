@@ -4,6 +4,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/failure.h"
+
 struct streams {
     int child[3];  /* for descriptors 0, 1, 2 of the command; blocking */
     int input;     /* our end of standard input, or -1; non-blocking like the outputs */
@@ -18,8 +20,10 @@ struct streams_options {
 };
 
 /* flags: WIRE_EXEC_STDIN, WIRE_EXEC_MERGE, WIRE_EXEC_PTY. A terminal has its size before
- * anything runs in it; rows or columns 0: 24 by 80. A negative errno. */
-int streams_open(const struct streams_options *options, struct streams *ret);
+ * anything runs in it; rows or columns 0: 24 by 80. A negative errno; the
+ * failure says what for. */
+int streams_open(const struct streams_options *options, struct streams *ret,
+                 struct failure *ret_failure);
 
 /* Closes what is still open in child. */
 void streams_close_child(struct streams *s);

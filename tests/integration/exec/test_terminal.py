@@ -78,6 +78,18 @@ def test_terminal_size_and_type_are_set_at_once(terminal):
     assert termios.tcgetattr(screen.slave) == screen.before
 
 
+def test_without_terminals(harness):
+    """The machine has none to give, and no namespace is to be had in which commands have their own."""
+    harness.env["BERTH_WITHOUT"] = "mount-namespace,pid-namespace"
+    harness.start_service(wrapper=["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /dev/pts && exec "$@"', "sh"])
+    harness.run_berth("create", WORKSPACE, check=True)
+    result = harness.run_berth("exec", "-w", WORKSPACE, "-t", "--", "tty")
+    assert result.returncode == 125
+    assert re.fullmatch("berth: not started: pipes: no terminal: /dev/ptmx: [A-Z][a-z ]+; commands have none of their own "
+                        "without a mount namespace, and run without -t\n", result.stderr), result.stderr
+    assert harness.run_berth("exec", "-w", WORKSPACE, "--", "echo", "here", check=True).stdout == "here\n"
+
+
 def test_terminal_follows_the_window(terminal):
     screen = terminal("sh", "-c", "trap 'stty size' WINCH; echo ready; while :; do sleep 0.05; done")
     screen.expect(rb"ready\r\n")
