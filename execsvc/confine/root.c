@@ -176,6 +176,13 @@ static int add_nobodys(struct root *root, enum step_kind kind, const char *sourc
     return r;
 }
 
+/* Of this user, as whom commands run. To hide it as well would be to have mounts that go away, as a
+ * change of what commands see, when another file takes its place. */
+static bool is_out_of_reach(const char *path)
+{
+    return access(path, R_OK) < 0 && errno == EACCES && access(path, X_OK) < 0 && errno == EACCES;
+}
+
 static int plan_system(struct root *root)
 {
     int r = 0;
@@ -194,7 +201,8 @@ static int plan_system(struct root *root)
         }
     }
     for (size_t i = 0; r == 0 && i < ARRAY_SIZE(secrets); i++)
-        r = add_nobodys(root, STEP_HIDE, "", secrets[i], -1);
+        if (!is_out_of_reach(secrets[i]))
+            r = add_nobodys(root, STEP_HIDE, "", secrets[i], -1);
     return r;
 }
 
@@ -253,7 +261,7 @@ static int hide_secrets(struct root *root, const struct root_options *o, const c
     size_t len = strlen(real);
     int r = 0;
     for (size_t i = 0; r == 0 && i < ARRAY_SIZE(secrets); i++) {
-        if (!is_below(secrets[i], real) || is_named(o, secrets[i]))
+        if (!is_below(secrets[i], real) || is_named(o, secrets[i]) || is_out_of_reach(secrets[i]))
             continue;
         (void)snprintf(path, sizeof path, "%s%s", shown, secrets[i] + len);
         r = add(root, STEP_HIDE, "", path, false, -1);
