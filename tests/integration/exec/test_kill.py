@@ -271,6 +271,25 @@ def test_what_a_killed_keeper_left_goes_with_the_next_service(client, service, r
     wait_until(lambda: processes_with(word) == [], what="the command's end")
 
 
+@pytest.mark.parametrize("means", ["cgroup"])
+def test_a_cgroup_that_was_removed_is_made_again(client, service, run_berth, means):
+    """systemd removes what is empty below a unit that it stops, though something of the unit goes on."""
+    client.run(WORKSPACE, ["true"])
+    where = json.loads(run_berth("status", "--json", check=True).stdout)["service"]["confinement"]["cgroup"]["text"]
+
+    def removed():
+        for name in [name for name in os.listdir(where) if name.startswith("exec-")]:
+            os.rmdir(os.path.join(where, name))
+        os.rmdir(where)
+        return True
+
+    wait_until(removed, what="no command in it", timeout=20)
+    for _ in range(2):
+        call = client.run(WORKSPACE, ["sh", "-c", "sleep 600 & sleep 600"], timeout_ms=300)
+        assert (receipt(call)[0], *receipt(call)[2:]) == ("timed_out", 0, means)
+    assert os.path.exists(where)
+
+
 @pytest.mark.parametrize("count", [
     100, pytest.param(10000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
 def test_nothing_is_left(client, service, run_berth, means, count):
