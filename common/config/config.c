@@ -622,6 +622,8 @@ int service_settings_load(const struct service_flags *flags, struct service_sett
         (r = config_document_file(&d, flags->root, NULL, "service", "root", &s.root, f)) < 0 ||
         (!s.root && (r = paths_service_root(&s.root, f)) < 0) ||
         (r = load_listen(&d, flags, &s, f)) < 0 ||
+        (r = config_document_file(&d, flags->keeper_socket, NULL, "service", "keeper_socket",
+                                  &s.keeper_socket, f)) < 0 ||
         (r = config_document_file(&d, flags->audit_log, NULL, "service", "audit_log", &s.audit_log,
                                   f)) < 0 ||
         (r = config_document_file(&d, flags->access_file, NULL, "service", "access_file",
@@ -651,6 +653,7 @@ void service_settings_release(struct service_settings *s)
     free(s->listen);
     free(s->config_file);
     free(s->root);
+    free(s->keeper_socket);
     free(s->access_file);
     free(s->audit_log);
     free(s->tls_cert);

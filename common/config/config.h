@@ -7,7 +7,7 @@
  *                  "services": { services by name: services.h } },
  *     "service": { "root", "listen": [ … ], "access_file", "audit_log", "tls_cert", "tls_key",
  *                  "tls_client_ca", "log_level": "error"|"warning"|"info"|"debug",
- *                  "socket_mode": "0600",
+ *                  "socket_mode": "0600", "keeper_socket",
  *                  "watch": "auto"|"fanotify"|"inotify"|"none",
  *                  "confine": "auto"|"require"|"off",
  *                  "visibility": [ rules as in visibility.h, one a string ],
@@ -92,7 +92,8 @@ struct service_flags {
     const char *root;
     const char *const *listen; /* URLs; given ones replace those of the file */
     size_t listen_count;
-    const char *access_file; /* of grants: access/grant.h */
+    const char *keeper_socket; /* keeper/unit.h */
+    const char *access_file;   /* of grants: access/grant.h */
     const char *audit_log;
     const char *tls_cert;
     const char *tls_key;
@@ -141,6 +142,7 @@ struct service_settings {
     char *root;
     char **listen; /* checked by config_listen_check */
     size_t listen_count;
+    char *keeper_socket;
     char *access_file;
     char *audit_log;
     char *tls_cert;

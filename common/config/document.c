@@ -32,10 +32,10 @@ int config_document_no_memory(struct failure *f)
 static const char *const client_keys[] = {
     "url",      "token_file",      "ca_file", "cert_file", "key_file", "connect_timeout",
     "symlinks", "system_prefixes", "persist", "services",  NULL};
-static const char *const service_keys[] = {
-    "root",          "listen",        "access_file", "audit_log",   "tls_cert",
-    "tls_key",       "tls_client_ca", "log_level",   "watch",       "visibility",
-    "keep_verdicts", "policy",        "confine",     "socket_mode", NULL};
+static const char *const service_keys[] = {"root",     "listen",      "access_file",   "audit_log",
+                                           "tls_cert", "tls_key",     "tls_client_ca", "log_level",
+                                           "watch",    "visibility",  "keep_verdicts", "policy",
+                                           "confine",  "socket_mode", "keeper_socket", NULL};
 static const struct section sections[] = {{"client", client_keys}, {"service", service_keys}};
 
 static void join_keys(const char *const *keys, char *text, size_t size)

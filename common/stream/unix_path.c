@@ -59,9 +59,9 @@ static int place_open(const char *path, bool create, struct place *ret)
     return 0;
 }
 
-static int place_connect(const struct place *p, int *ret_fd)
+static int place_connect(const struct place *p, int type, int *ret_fd)
 {
-    _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    _cleanup_close_ int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -errno;
     if (connect(fd, (const struct sockaddr *)&p->address, sizeof p->address) < 0)
@@ -70,11 +70,21 @@ static int place_connect(const struct place *p, int *ret_fd)
     return 0;
 }
 
-int unix_path_connect(const char *path, int *ret_fd)
+static int path_connect(const char *path, int type, int *ret_fd)
 {
     _cleanup_place_ struct place p = {.directory = -1};
     int r = place_open(path, false, &p);
-    return r < 0 ? r : place_connect(&p, ret_fd);
+    return r < 0 ? r : place_connect(&p, type, ret_fd);
+}
+
+int unix_path_connect(const char *path, int *ret_fd)
+{
+    return path_connect(path, SOCK_STREAM, ret_fd);
+}
+
+int unix_path_connect_packets(const char *path, int *ret_fd)
+{
+    return path_connect(path, SOCK_SEQPACKET | SOCK_NONBLOCK, ret_fd);
 }
 
 /* Not for ever: in a directory that others can open, one of them may hold the lock. */
@@ -103,7 +113,7 @@ static int remove_stale(const struct place *p, const char *path, struct failure 
                            "%s is in the way: it is not a socket; remove it or listen elsewhere",
                            path);
     _cleanup_close_ int fd = -1;
-    int r = place_connect(p, &fd);
+    int r = place_connect(p, SOCK_STREAM, &fd);
     if (r != -ECONNREFUSED)
         return failure_set(ret_failure, -EADDRINUSE,
                            "somebody else listens on %s (is berthd running already?)", path);

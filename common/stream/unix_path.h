@@ -15,3 +15,7 @@ int unix_path_listen(const char *path, int *ret_fd, struct stat *ret_stat,
 /* Connects (blocking socket). Negative errno of connect(2); -ECONNREFUSED and -ENOENT: nobody
  * listens. */
 int unix_path_connect(const char *path, int *ret_fd);
+
+/* The same to a socket of SOCK_SEQPACKET, non-blocking: -EAGAIN when too many wait there already.
+ */
+int unix_path_connect_packets(const char *path, int *ret_fd);

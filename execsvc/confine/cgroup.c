@@ -208,6 +208,24 @@ static int find_parent(char **ret, struct failure *ret_failure)
     return 0;
 }
 
+int cgroup_make_room(const char *name, char **ret, struct failure *ret_failure)
+{
+    _cleanup_free_ char *parent = NULL;
+    int r = find_parent(&parent, ret_failure);
+    if (r < 0)
+        return r;
+    _cleanup_close_ int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    r = fd < 0 || (mkdirat(fd, name, 0755) < 0 && errno != EEXIST) ? -errno : 0;
+    _cleanup_close_ int own =
+        r < 0 ? -1 : openat(fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (r == 0)
+        r = own < 0 ? -errno : cgroup_join(own, 0);
+    if (r < 0)
+        return failure_set(ret_failure, r, "%s/%s: %s", parent, name, strerror(-r));
+    *ret = take_ptr(parent);
+    return 0;
+}
+
 static int kill_child(int parent, const char *name, unsigned depth, void *context)
 {
     _cleanup_close_ int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -28,6 +28,12 @@ struct cgroup_limits {
 int cgroup_base_open(const char *parent, const char *name, struct cgroup_base **ret,
                      struct failure *ret_failure);
 
+/* Moves this process into a cgroup NAME below the one that it is in, whose path is *ret then: with
+ * no process of its own it can hand controllers down, to what is made beside NAME. For a process
+ * that was given its cgroup for itself, before it has made others. -EOPNOTSUPP: no cgroup v2;
+ * -EACCES, -EROFS …: not ours to write. */
+int cgroup_make_room(const char *name, char **ret, struct failure *ret_failure);
+
 /* Removes the directory, and the cgroups in it that are empty. */
 void cgroup_base_free(struct cgroup_base *base);
 

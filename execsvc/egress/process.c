@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 
@@ -14,6 +13,7 @@
 #include "egress/confine.h"
 #include "egress/control.h"
 #include "egress/egress.h"
+#include "exec/spawn.h"
 
 /* How often the size of the log is looked at. */
 #define LOG_LOOK_S 10
@@ -115,15 +115,6 @@ static int parse_limits(const char *text, struct egress_limits *limits)
     return 0;
 }
 
-static void raise_descriptor_limit(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return;
-    limit.rlim_cur = limit.rlim_max;
-    (void)setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 static void process_release(struct process *p)
 {
     egress_free(p->egress);
@@ -168,7 +159,7 @@ int egress_process_run(const char *limits_text, enum log_level level, struct fai
         return failure_set(ret_failure, -errno, "berthd starts this by itself");
     if (parse_limits(limits_text, &limits) < 0)
         return failure_set(ret_failure, -EINVAL, "\"%s\" are no limits", limits_text);
-    raise_descriptor_limit();
+    spawn_raise_descriptors();
     int r = egress_confine(ret_failure);
     if (r < 0)
         return r;

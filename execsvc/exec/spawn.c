@@ -103,6 +103,15 @@ void spawn_raise_priority(void)
     }
 }
 
+void spawn_raise_descriptors(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 static void signal_mask_set(const uint64_t *set, uint64_t *ret_old)
 {
     (void)syscall(SYS_rt_sigprocmask, SIG_SETMASK, set, ret_old, sizeof *set);

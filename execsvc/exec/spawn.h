@@ -30,6 +30,9 @@ _Noreturn void spawn_self(const struct spawn_limits *limits, char *const argv[])
  * permitted nothing happens. */
 void spawn_raise_priority(void);
 
+/* As many descriptors as the hard limit has; commands get their own limit back. */
+void spawn_raise_descriptors(void);
+
 struct restraint;
 struct sandbox;
 

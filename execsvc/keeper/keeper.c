@@ -645,7 +645,7 @@ static void tell_confinement(const struct keeper *k)
     json_decref(object);
 }
 
-static int keeper_begin(struct keeper *k, const char *name)
+static int keeper_begin(struct keeper *k, const struct keeper_options *options)
 {
     const struct timeval tick = {.tv_sec = TICK_S};
     int r = request_user_read(&k->user);
@@ -654,7 +654,8 @@ static int keeper_begin(struct keeper *k, const char *name)
     if (r < 0)
         return r;
     const struct confinement_egress egress = proxy_for(k->proxies);
-    const struct confinement_options confinement = {.name = name, .egress = &egress};
+    const struct confinement_options confinement = {
+        .name = options->name, .cgroup_parent = options->cgroup_parent, .egress = &egress};
     r = confinement_new(&confinement, &k->confinement);
     if (r == 0)
         r = clear_new(k);
@@ -690,7 +691,7 @@ int keeper_new(struct event_base *base, const struct keeper_options *options, st
     TAILQ_INIT(&k->clearings);
     TAILQ_INIT(&k->freezes);
     k->workspaces = openat(options->root, "workspaces", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    int r = k->workspaces < 0 ? -errno : keeper_begin(k, options->name);
+    int r = k->workspaces < 0 ? -errno : keeper_begin(k, options);
     if (r < 0) {
         keeper_free(k);
         return failure_set(ret_failure, r, "commands cannot be kept: %s", strerror(-r));

@@ -60,9 +60,10 @@
 struct keeper;
 
 struct keeper_options {
-    int root;         /* the service's directory; borrowed for keeper_new only */
-    int exec;         /* where commands are kept; borrowed for the keeper's life */
-    const char *name; /* of the service, in names of its own on this machine */
+    int root;                  /* the service's directory; borrowed for keeper_new only */
+    int exec;                  /* where commands are kept; borrowed for the keeper's life */
+    const char *name;          /* of the service, in names of its own on this machine */
+    const char *cgroup_parent; /* see cgroup_base_open; NULL: found */
     uint64_t keep_s;
     const struct spawn_limits *limits;
     /* NULL, or: there is nothing to keep alive for any more, or there is again. */

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -25,10 +26,21 @@
  * place, so that putting one in place never overwrites another. */
 #define SCRATCH_FD 16
 
+/* What a service calls itself: this, and 16 bytes in hexadecimal. */
+#define NAME_PREFIX "berth-"
+#define NAME_DIGITS 32
+
 /* Names in ROOT/exec that begin with a dot are the keeper's own: no workspace's does. */
 static int exec_path(const char *root, const char *name, char **ret)
 {
     return asprintf(ret, "%s/exec/%s", root, name) < 0 ? -ENOMEM : 0;
+}
+
+bool keeper_name_is_valid(const char *name)
+{
+    size_t prefix = strlen(NAME_PREFIX);
+    return strlen(name) == prefix + NAME_DIGITS && strncmp(name, NAME_PREFIX, prefix) == 0 &&
+           strspn(name + prefix, "0123456789abcdef") == NAME_DIGITS;
 }
 
 /* --- the keeper's side ----------------------------------------------------------------------- */
@@ -75,8 +87,7 @@ static void on_idle(void *context, bool idle)
         (void)event_del(p->quit);
 }
 
-/* Its directory lets nobody else in; this is for a root that was opened to others by mistake. */
-static bool is_ours(int fd)
+bool keeper_peer_is_ours(int fd)
 {
     struct ucred peer;
     socklen_t len = sizeof peer;
@@ -88,7 +99,9 @@ static void on_acceptable(evutil_socket_t listener, short what, void *context)
 {
     struct process *p = context;
     _cleanup_close_ int fd = accept4(p->socket, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd >= 0 && is_ours(fd) && keeper_accept(p->keeper, &fd) < 0)
+    /* Its directory lets nobody else in; this is for a root that was opened to others by mistake.
+     */
+    if (fd >= 0 && keeper_peer_is_ours(fd) && keeper_accept(p->keeper, &fd) < 0)
         log_error("no memory for a service");
 }
 
@@ -151,15 +164,6 @@ static void process_release(struct process *p)
 }
 #define _cleanup_process_ _cleanup_(process_release)
 
-static void raise_descriptor_limit(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return;
-    limit.rlim_cur = limit.rlim_max;
-    (void)setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 static int process_begin(struct process *p, const struct keeper_settings *settings, int *first,
                          struct failure *ret_failure)
 {
@@ -180,11 +184,12 @@ static int process_begin(struct process *p, const struct keeper_settings *settin
         return failure_set(ret_failure, r, "cannot start: %s", strerror(-r));
     spawn_limits_read(&limits);
     spawn_raise_priority();
-    raise_descriptor_limit();
+    spawn_raise_descriptors();
     const struct keeper_options options = {
         .root = p->root,
         .exec = p->exec,
         .name = settings->name,
+        .cgroup_parent = settings->cgroup_parent,
         .keep_s = settings->keep_s,
         .limits = &limits,
         .idle = on_idle,
@@ -207,6 +212,7 @@ int keeper_process_run(const struct keeper_settings *settings, struct failure *r
     (void)signal(SIGHUP, SIG_IGN);
     (void)signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of that write alone */
     (void)umask(0077);
+    (void)prctl(PR_SET_NAME, "berthd-keeper"); /* not that of the link it was started by */
     if (fcntl(first, F_SETFD, FD_CLOEXEC) < 0)
         return failure_set(ret_failure, -errno, "berthd starts this by itself");
     int r = process_begin(&p, settings, &first, ret_failure);
@@ -308,26 +314,23 @@ void keeper_sweep(const char *root, const char *name)
     json_decref(told);
 }
 
-int keeper_connect(const struct keeper_settings *settings, const struct spawn_limits *limits,
-                   int *ret_fd, struct failure *ret_failure)
+int keeper_find(const char *root, int *ret_fd)
 {
     _cleanup_free_ char *path = NULL;
-    _cleanup_close_ int fd = -1;
-    int r = exec_path(settings->root, ".socket", &path);
+    int r = exec_path(root, ".socket", &path);
+    return r < 0 ? r : unix_path_connect(path, ret_fd);
+}
+
+int keeper_start(const struct keeper_settings *settings, const struct spawn_limits *limits,
+                 int *ret_fd)
+{
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+        return -errno;
+    _cleanup_close_ int ours = pair[0];
+    _cleanup_close_ int theirs = pair[1];
+    int r = start(settings, limits, theirs);
     if (r == 0)
-        r = unix_path_connect(path, &fd);
-    if (r == -ENOENT || r == -ECONNREFUSED) {
-        int pair[2];
-        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
-            return failure_set(ret_failure, -errno, "a socket: %s", strerror(errno));
-        fd = pair[0];
-        _cleanup_close_ int stream = pair[1];
-        r = start(settings, limits, stream);
-    }
-    if (r < 0)
-        return failure_set(ret_failure, r, "the keeper of commands cannot be started: %s",
-                           strerror(-r));
-    (void)fcntl(fd, F_SETFL, O_NONBLOCK);
-    *ret_fd = take_fd(&fd);
-    return 0;
+        *ret_fd = take_fd(&ours);
+    return r;
 }

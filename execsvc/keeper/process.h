@@ -4,6 +4,7 @@
  * it at ROOT/exec/.socket; both are for the service's own user alone. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/failure.h"
@@ -21,7 +22,14 @@ struct keeper_settings {
     const char *name; /* of the service, in names of its own on this machine */
     uint64_t keep_s;
     enum log_level log_level;
+    const char *cgroup_parent; /* of commands', see cgroup_base_open; NULL: found */
 };
+
+/* "berth-" and 16 bytes in hexadecimal: it becomes the name of directories. */
+bool keeper_name_is_valid(const char *name);
+
+/* Whether who is connected there is this process's user, or root. */
+bool keeper_peer_is_ours(int fd);
 
 /* Runs the keeper; returns when it has nothing left to do, or with a failure. -EBUSY: there is one.
  */
@@ -31,8 +39,10 @@ int keeper_process_run(const struct keeper_settings *settings, struct failure *r
  * root's directory. */
 void keeper_sweep(const char *root, const char *name);
 
-/* A stream to the keeper of the root, which is started if there is none: it then has these limits,
- * and gives them to commands. Non-blocking descriptor, owned by the caller. Whether anybody answers
- * there is found out by the caller. */
-int keeper_connect(const struct keeper_settings *settings, const struct spawn_limits *limits,
-                   int *ret_fd, struct failure *ret_failure);
+/* A stream to the root's keeper, owned by the caller. Whether anybody answers there is found out by
+ * the caller. -ENOENT, -ECONNREFUSED: there is none. */
+int keeper_find(const char *root, int *ret_fd);
+
+/* Starts one, with these limits, which it gives to commands, and a stream to it. */
+int keeper_start(const struct keeper_settings *settings, const struct spawn_limits *limits,
+                 int *ret_fd);

@@ -38,11 +38,11 @@ static bool is_called(const char *names, size_t index, const char *name)
     return len == strlen(name) && strncmp(names, name, len) == 0;
 }
 
-static bool is_listening(int fd)
+static bool is_listening(int fd, int wanted)
 {
     int type = 0, listening = 0;
     socklen_t size = sizeof type;
-    return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_STREAM &&
+    return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == wanted &&
            getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) == 0 && listening;
 }
 
@@ -78,42 +78,68 @@ static int url_of(int fd, bool http, char **ret, struct failure *f)
     return n < 0 ? failure_set(f, -ENOMEM, "out of memory") : 0;
 }
 
-static int take(struct activation *a, int fd, bool http, struct failure *f)
+static int move_away(int fd, int *ret, struct failure *f)
 {
-    _cleanup_free_ char *url = NULL;
-    if (!is_listening(fd))
-        return failure_set(f, -EINVAL, FROM ": descriptor %d is no listening stream socket", fd);
-    int r = url_of(fd, http, &url, f);
-    if (r < 0)
-        return r;
     _cleanup_close_ int own = fcntl(fd, F_DUPFD_CLOEXEC, OWN_FD);
     if (own < 0 || fcntl(own, F_SETFL, O_NONBLOCK) < 0)
         return failure_set(f, -errno, FROM ": %s", strerror(errno));
-    a->list[a->count].fd = take_fd(&own);
-    a->list[a->count++].url = take_ptr(url);
     (void)close(fd);
+    *ret = take_fd(&own);
     return 0;
+}
+
+static int take(struct activation *a, int fd, bool http, struct failure *f)
+{
+    _cleanup_free_ char *url = NULL;
+    if (!is_listening(fd, SOCK_STREAM))
+        return failure_set(f, -EINVAL, FROM ": descriptor %d is no listening stream socket", fd);
+    int r = url_of(fd, http, &url, f);
+    if (r == 0)
+        r = move_away(fd, &a->list[a->count].fd, f);
+    if (r == 0)
+        a->list[a->count++].url = take_ptr(url);
+    return r;
+}
+
+/* How many there are for this process. */
+static long count_ours(void)
+{
+    long count = number_of(getenv("LISTEN_FDS"));
+    return number_of(getenv("LISTEN_PID")) == (long)getpid() && count > 0 ? count : 0;
+}
+
+static void forget_variables(void)
+{
+    (void)unsetenv("LISTEN_PID");
+    (void)unsetenv("LISTEN_FDS");
+    (void)unsetenv("LISTEN_FDNAMES");
 }
 
 int activation_take(struct activation *ret, struct failure *ret_failure)
 {
     _cleanup_activation_ struct activation a = {.count = 0};
     const char *names = getenv("LISTEN_FDNAMES");
-    long count = number_of(getenv("LISTEN_FDS"));
-    bool ours = number_of(getenv("LISTEN_PID")) == (long)getpid();
+    long count = count_ours();
     int r = 0;
-    if (ours && count > CONFIG_LISTEN_MAX)
+    if (count > CONFIG_LISTEN_MAX)
         r = failure_set(ret_failure, -E2BIG, FROM ": more than %d", CONFIG_LISTEN_MAX);
-    for (long i = 0; r == 0 && ours && i < count; i++)
+    for (long i = 0; r == 0 && i < count; i++)
         r = take(&a, FIRST_FD + (int)i, is_called(names, (size_t)i, "http"), ret_failure);
-    (void)unsetenv("LISTEN_PID");
-    (void)unsetenv("LISTEN_FDS");
-    (void)unsetenv("LISTEN_FDNAMES");
+    forget_variables();
     if (r < 0)
         return r;
     *ret = a;
     a.count = 0;
     return 0;
+}
+
+int activation_take_one(int type, int *ret_fd, struct failure *ret_failure)
+{
+    long count = count_ours();
+    forget_variables();
+    if (count != 1 || !is_listening(FIRST_FD, type))
+        return failure_set(ret_failure, -EINVAL, FROM ": not one that listens, of the right type");
+    return move_away(FIRST_FD, ret_fd, ret_failure);
 }
 
 int activation_claim(struct activation *a, const char *url)

@@ -19,6 +19,10 @@ struct activation {
  * descriptor that is no listening stream socket, or whose address has no URL; -E2BIG. */
 int activation_take(struct activation *ret, struct failure *ret_failure);
 
+/* The one socket that this process was started with, which is of that type and listens, and this
+ * process's then. -EINVAL: it was started with none, with several, or with something else. */
+int activation_take_one(int type, int *ret_fd, struct failure *ret_failure);
+
 /* The socket of that URL, which is the caller's then; -1: there is none. */
 int activation_claim(struct activation *a, const char *url);
 

@@ -22,6 +22,7 @@ void arguments_set(struct arguments *a, const char *first, const struct service_
     } options[] = {
         {"--config", s->config_file},
         {"--root", s->root},
+        {"--keeper-socket", s->keeper_socket},
         {"--access-file", s->access_file},
         {"--audit-log", s->audit_log},
         {"--tls-cert", s->tls_cert},

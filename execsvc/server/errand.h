@@ -27,6 +27,8 @@ enum errand_kind {
     ERRAND_STOPPING, /* it accepts no connections any more */
     /* from the starter to the gateway (gateway/process.h), with a stream to a client */
     ERRAND_CONNECTION, /* text: its ticket */
+    /* from a starter to whoever listens for it (keeper_unit.h), with a stream */
+    ERRAND_KEEP, /* number: enum log_level; text: UID,KEEP_S,NAME,ROOT */
 };
 
 struct errand {

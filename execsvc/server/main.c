@@ -10,6 +10,7 @@
 #include "gateway/process.h"
 #include "keeper/process.h"
 #include "server/activation.h"
+#include "server/keeper_unit.h"
 #include "server/options.h"
 #include "server/service.h"
 #include "server/starter.h"
@@ -35,6 +36,15 @@ static int keep_commands(const struct options *options)
     log_setup("berth-keeper", settings.log_level);
     int r = settings.root ? keeper_process_run(&settings, &failure)
                           : failure_set(&failure, -EINVAL, "no --root");
+    if (r < 0)
+        log_error("%s", failure.text);
+    return r < 0 ? 1 : 0;
+}
+
+static int be_keeper_unit(void)
+{
+    struct failure failure;
+    int r = keeper_unit_run(&failure);
     if (r < 0)
         log_error("%s", failure.text);
     return r < 0 ? 1 : 0;
@@ -89,6 +99,8 @@ int main(int argc, char **argv)
         return r < 0 ? 2 : 0;
     if (options.keeper)
         return keep_commands(&options);
+    if (options.keeper_unit)
+        return be_keeper_unit();
     if (options.egress)
         return be_egress(&options);
     if (options.gateway)

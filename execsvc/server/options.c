@@ -32,6 +32,10 @@ static const char usage[] =
     "                            off\n"
     "      --keep-verdicts S     seconds for which verdicts and output of commands\n"
     "                            that have ended are kept (default: 3600)\n"
+    "      --keeper-socket PATH  where a keeper of commands is asked for, instead of being "
+    "started\n"
+    "                            below the service\n"
+    "      --keeper              be such a keeper: for the socket unit that listens there\n"
     "      --log-level LEVEL     error, warning, info (default) or debug\n"
     "      --stdio               relay standard input and output to the service of the root,\n"
     "                            and start that service first if there is none\n"
@@ -58,6 +62,8 @@ enum {
     OPTION_SERVE,
     OPTION_STDIO,
     OPTION_KEEP_COMMANDS,
+    OPTION_KEEPER,
+    OPTION_KEEPER_SOCKET,
     OPTION_EGRESS,
     OPTION_GATEWAY,
     OPTION_KEEP_VERDICTS,
@@ -84,6 +90,8 @@ static const struct option long_options[] = {
     {"stdio", no_argument, NULL, OPTION_STDIO},
     {"keep-verdicts", required_argument, NULL, OPTION_KEEP_VERDICTS},
     {"keep-commands", required_argument, NULL, OPTION_KEEP_COMMANDS},
+    {"keeper", no_argument, NULL, OPTION_KEEPER},
+    {"keeper-socket", required_argument, NULL, OPTION_KEEPER_SOCKET},
     {"egress", required_argument, NULL, OPTION_EGRESS},
     {"fault-points", no_argument, NULL, OPTION_FAULT_POINTS},
     {"gateway", no_argument, NULL, OPTION_GATEWAY},
@@ -159,6 +167,12 @@ static int take_option(struct options *o, int option, const char *argument)
         o->keeper = true;
         o->keep_s = strtoull(argument, NULL, 10);
         o->keeper_name = strchr(argument, ',') ? strchr(argument, ',') + 1 : "";
+        return 0;
+    case OPTION_KEEPER:
+        o->keeper_unit = true;
+        return 0;
+    case OPTION_KEEPER_SOCKET:
+        o->flags.keeper_socket = argument;
         return 0;
     case OPTION_EGRESS:
         o->egress = argument;

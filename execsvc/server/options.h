@@ -8,6 +8,7 @@ struct options {
     bool serve;  /* be the service: what berthd starts for itself (server/starter.h) */
     bool keeper; /* be the keeper of commands: what the service starts for itself (keeper/process.h)
                   */
+    bool keeper_unit;   /* be the keeper that a service asks for (keeper_unit.h) */
     const char *egress; /* not NULL: be the proxy of commands, with these limits; what the keeper
                          * starts for itself (egress/process.h) */
     bool gateway;       /* answer HTTP: what the starter starts for itself (gateway/process.h) */

@@ -18,15 +18,12 @@
 #include "server/arguments.h"
 #include "server/errand.h"
 #include "server/gateway_link.h"
+#include "server/keeper_unit.h"
 #include "server/notify.h"
 #include "server/service.h"
 #include "server/sockets.h"
 #include "store/fault.h"
 #include "store/store.h"
-
-/* What a service calls itself: this, and 16 bytes in hexadecimal. */
-#define NAME_PREFIX "berth-"
-#define NAME_DIGITS 32
 
 /* One that lived for longer ended for another reason than the one before it. */
 #define LIVED_S 10
@@ -136,14 +133,12 @@ static int start_service(struct starter *s, bool *ret_child, struct failure *ret
 
 /* --- what it asks for ------------------------------------------------------------------------ */
 
-/* It becomes the name of directories. */
-static bool is_service_name(const char *name)
+static bool nobody_listens(int r)
 {
-    size_t prefix = strlen(NAME_PREFIX);
-    return strlen(name) == prefix + NAME_DIGITS && strncmp(name, NAME_PREFIX, prefix) == 0 &&
-           strspn(name + prefix, "0123456789abcdef") == NAME_DIGITS;
+    return r == -ENOENT || r == -ECONNREFUSED;
 }
 
+/* The one that there is; one that somebody else starts; or one that is started here. */
 static int connect_keeper(const struct starter *s, const char *name, struct failure *f)
 {
     const struct keeper_settings settings = {.root = s->root,
@@ -151,10 +146,22 @@ static int connect_keeper(const struct starter *s, const char *name, struct fail
                                              .keep_s = s->settings->keep_verdicts_s,
                                              .log_level = s->settings->log_level};
     int fd;
-    if (!is_service_name(name))
+    if (!keeper_name_is_valid(name))
         return failure_set(f, -EINVAL, "this is no name of a service");
-    int r = keeper_connect(&settings, &s->limits, &fd, f);
-    return r < 0 ? r : fd;
+    int r = keeper_find(s->root, &fd);
+    if (nobody_listens(r) && s->settings->keeper_socket) {
+        r = keeper_unit_ask(s->settings->keeper_socket, &settings, &fd);
+        if (r < 0)
+            log_warning("no keeper of commands is to be had at %s (%s): one is started here",
+                        s->settings->keeper_socket, strerror(-r));
+        r = r < 0 ? -ENOENT : 0;
+    }
+    if (nobody_listens(r))
+        r = keeper_start(&settings, &s->limits, &fd);
+    if (r < 0)
+        return failure_set(f, r, "the keeper of commands cannot be started: %s", strerror(-r));
+    (void)fcntl(fd, F_SETFL, O_NONBLOCK);
+    return fd;
 }
 
 static int open_file(int (*open_named)(const char *file), const char *file, struct failure *f)

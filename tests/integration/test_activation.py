@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lib.activated import high, with_sockets
 from lib.harness import Process, Service, is_alive, wait_until
 
 
@@ -16,13 +17,7 @@ class Activated(Service):
 
     def __init__(self, harness, given, args=(), env=None, count=None, pid=None):
         root = harness.new_path("root")
-        for index, (one, _) in enumerate(given):
-            os.set_inheritable(one.fileno(), True)
-            assert one.fileno() > 2 + len(given) + index, "in the way of the numbers that are to be"
-        words = [f"exec {3 + index}<&{one.fileno()} {one.fileno()}<&-" for index, (one, _) in enumerate(given)]
-        words += [f"export LISTEN_PID={pid or '$$'} LISTEN_FDS={len(given) if count is None else count}",
-                  "export LISTEN_FDNAMES=" + ":".join(name for _, name in given), 'exec "$0" "$@"']
-        argv = ["bash", "-c", "\n".join(words), harness.program("berthd"), "--root", root, *args]
+        argv = with_sockets(given, [harness.program("berthd"), "--root", root, *args], count, pid)
         Process.__init__(self, harness, "berthd", argv, env={**harness.env, **(env or {})},
                          pass_fds=[one.fileno() for one, _ in given])
         self.root, self.tls, self.token_file, self.expected_crashes = root, None, None, 0
@@ -32,13 +27,6 @@ class Activated(Service):
     def wait(self):
         self.wait_for_line(f"listening on unix:{self.root}/berthd.sock")
         return self
-
-
-def high(one):
-    """The same socket with a number that is in nobody's way."""
-    moved = socket.socket(fileno=os.dup2(one.fileno(), os.dup(one.fileno()) + 100))
-    one.close()
-    return moved
 
 
 @pytest.fixture

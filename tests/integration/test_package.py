@@ -67,10 +67,12 @@ def test_installed_used_and_removed(machine):
     service = state(machine, "berthd.service")
     assert service["ActiveState"] == "active", call("journalctl", "-u", "berthd", "--no-pager").stdout
     main = service["MainPID"]
-    # Before any command: one that runs while /etc/shadow is replaced loses what hides that from it, which is
-    # noticed, and its workspace is closed until the commands have ended.
-    call("useradd", "--groups", "berth", "ada", check=True)
     assert call("berth", "create", "w", check=True).stdout == "w\n"
+    # What its user cannot read is not hidden by mounts, which would go when /etc/shadow is replaced.
+    call("berth", "exec", "-w", "w", "--id", "before", "--detach", "--", "sleep", "300", check=True)
+    call("useradd", "--groups", "berth", "ada", check=True)
+    assert call("berth", "exec", "-w", "w", "--", "cat", "/etc/shadow").stderr == "cat: /etc/shadow: Permission denied\n"
+    call("berth", "kill", "-w", "w", "before", check=True)
 
     # Commands run as the service's user, in namespaces, with what the unit leaves them.
     result = call("berth", "exec", "-w", "w", "--", "sh", "-c", "id -un; ls /dev/null; exit 7")
@@ -81,12 +83,24 @@ def test_installed_used_and_removed(machine):
     assert re.search(r"^network +none +none, by net-namespace$", policy, re.MULTILINE), policy
     assert "missing      cgroup:" not in policy
 
+    # They are of a unit of their own, whose cgroup has no process itself, so that it can hand down controllers.
+    keeper = state(machine, "berthd-keeper.service")
+    assert keeper["ActiveState"] == "active"
+    assert call("cat", f"/proc/{keeper['MainPID']}/cgroup").stdout == "0::/system.slice/berthd-keeper.service/keeper\n"
+    assert call("cat", "/sys/fs/cgroup/system.slice/berthd-keeper.service/cgroup.procs").stdout == ""
+
     # A restart loses no command; its clients wait for the new one.
     call("berth", "exec", "-w", "w", "--id", "long", "--detach", "--", "sleep", "300", check=True)
     call("systemctl", "restart", "berthd.service", check=True)
     assert state(machine, "berthd.service")["MainPID"] not in (main, "0")
     assert "long" in call("berth", "ps", "-w", "w", check=True).stdout
     call("systemctl", "reload", "berthd.service", check=True)
+
+    # So does an upgrade.
+    main = state(machine, "berthd.service")["MainPID"]
+    call("sh", "-c", "dpkg -i /tmp/berthd_*.deb", check=True, timeout=240)
+    assert state(machine, "berthd.service")["MainPID"] not in (main, "0")
+    assert "long" in call("berth", "ps", "-w", "w", check=True).stdout
 
     # Started by its socket alone.
     call("berth", "kill", "-w", "w", "long", check=True)
@@ -123,14 +137,33 @@ def test_installed_used_and_removed(machine):
     call("rm", "-r", "/etc/berth", check=True)  # the administrator's own
     assert files_of(machine) == set()
 
+    # Again, for a user that is there already, by who keeps his files to himself. What the administrator has added to a
+    # unit and mounted below the service's directory stays.
+    drop_in = machine.root / "etc/systemd/system/berthd-keeper.service.d/tasks.conf"
+    drop_in.parent.mkdir()
+    drop_in.write_text("[Service]\nTasksMax=77\n")
+    call("sh", "-c", "umask 077; dpkg -i /tmp/*.deb", check=True, timeout=240)
+    call("berth", "create", "again", check=True)
+    assert call("berth", "exec", "-w", "again", "--", "id", "-un").stdout == "berth\n"
+    assert "TasksMax=77" in call("systemctl", "show", "berthd-keeper.service").stdout
+    for path in ("/usr/bin/berthd", "/usr/lib/systemd/system/berthd.service", "/run/berth"):
+        assert call("runuser", "-u", "nobody", "--", "ls", "-ld", path).returncode == 0
+    call("mkdir", "-p", "/var/lib/berth/mounted", check=True)
+    call("mount", "-t", "tmpfs", "none", "/var/lib/berth/mounted", check=True)
+    call("touch", "/var/lib/berth/mounted/precious", check=True)
+    call("dpkg", "--purge", "berth", "berthd", "berthd-static", check=True, timeout=240)
+    assert call("ls", "/var/lib/berth/mounted").stdout == "precious\n"
+    assert not (machine.root / "var/lib/berth/workspaces").exists() and drop_in.exists()
+
 
 def test_units(machine):
     call = machine.call
     for where in ("system", "user"):
-        for kind in ("socket", "service"):
-            path = f"/usr/lib/systemd/{where}/berthd.{kind}"
+        for name in ("berthd.socket", "berthd.service", "berthd-keeper.socket", "berthd-keeper.service"):
+            path = f"/usr/lib/systemd/{where}/{name}"
             result = call("env", "XDG_RUNTIME_DIR=/tmp", "systemd-analyze", f"--{where}", "verify", path)
             assert (result.returncode, result.stderr) == (0, ""), result
-    (exposure,) = re.findall(r"Overall exposure level for berthd.service: ([\d.]+)",
-                             call("systemd-analyze", "security", "--no-pager", "berthd.service").stdout)
-    assert float(exposure) < 5
+    for name in ("berthd", "berthd-keeper"):
+        (exposure,) = re.findall(rf"Overall exposure level for {name}.service: ([\d.]+)",
+                                 call("systemd-analyze", "security", "--no-pager", f"{name}.service").stdout)
+        assert float(exposure) < 5, name

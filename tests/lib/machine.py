@@ -17,18 +17,18 @@ mount -t sysfs sysfs /sys
 mount -t cgroup2 cgroup /sys/fs/cgroup
 mount -t tmpfs tmpfs /mnt
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8
-/usr/bin/python3 '{program}' '{job}' > '{log}' 2>&1
+{how} /usr/bin/python3 '{program}' '{job}' > '{log}' 2>&1
 halt -f
 """
 
 
-def run_in_machine(place, program, job, memory="512M", disk=None):
+def run_in_machine(place, program, job, memory="512M", disk=None, becomes=False):
     """Runs a Python program in it as root, with the path of a JSON file that holds the job; /mnt is an empty tmpfs
-    there, and all else this machine's files. disk: an image that is its /dev/ubda. What it writes to the file that job["answer"] will name is returned.
+    there, and all else this machine's files. becomes: it is process 1, and has to end the machine itself. disk: an image that is its /dev/ubda. What it writes to the file that job["answer"] will name is returned.
     place: an empty directory."""
     answer, log, console = place / "answer", place / "log", place / "console"
     (place / "job").write_text(json.dumps({**job, "answer": str(answer)}))
-    (place / "init").write_text(INIT.format(program=program, job=place / "job", log=log))
+    (place / "init").write_text(INIT.format(how="exec" if becomes else "", program=program, job=place / "job", log=log))
     (place / "init").chmod(0o755)
     with open(console, "wb") as out:
         machine = subprocess.Popen(

@@ -27,18 +27,40 @@ def living(word):
 
 def mount_disk():
     """The machine's disk, at /mnt/disk: ext4 with quotas of projects, whose format is a module."""
-    modules = f"/usr/lib/uml/modules/{os.uname().release}/kernel/fs/quota"
-    for name in ("quota_tree", "quota_v2"):
-        with open(f"{modules}/{name}.ko", "rb") as module:
-            if ctypes.CDLL(None).syscall(FINIT_MODULE, module.fileno(), b"", 0) != 0:
-                sys.exit(f"{name} cannot be loaded")
+    load_modules("fs/quota/quota_tree", "fs/quota/quota_v2")
     os.mkdir("/mnt/disk")
     subprocess.run(["mount", "-t", "ext4", "-o", "prjquota", "/dev/ubda", "/mnt/disk"], check=True)
 
 
+def run_steps(job, steps, **keywords):
+    """Runs them, and answers with what came of each."""
+    answers = {}
+    for name, step in steps.items():
+        begun = time.monotonic()
+        result = subprocess.run(step, cwd="/mnt", capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120,
+                                check=False, **keywords)
+        answers[name] = {"status": result.returncode, "stdout": result.stdout, "stderr": result.stderr,
+                         "living": living(job["word"]), "took": time.monotonic() - begun}
+    with open(job["answer"] + ".new", "w", encoding="utf-8") as file:
+        json.dump(answers, file)
+    os.rename(job["answer"] + ".new", job["answer"])
+
+
+def read_job(path):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def load_modules(*paths):
+    """Of the machine's kernel, as paths below its kernel/ without .ko."""
+    for path in paths:
+        with open(f"/usr/lib/uml/modules/{os.uname().release}/kernel/{path}.ko", "rb") as module:
+            if ctypes.CDLL(None).syscall(FINIT_MODULE, module.fileno(), b"", 0) != 0:
+                sys.exit(f"{path} cannot be loaded")
+
+
 def main(job):
-    with open(job, encoding="utf-8") as file:
-        job = json.load(file)
+    job = read_job(job)
     os.mkdir("/mnt/run", 0o700)
     if job["disk"]:
         mount_disk()
@@ -48,18 +70,10 @@ def main(job):
         if service.poll() is not None:
             sys.exit("the service has ended")
         time.sleep(0.01)
-    answers = {}
-    for name, step in job["steps"].items():
-        begun = time.monotonic()
-        result = subprocess.run([job["berth"], *step], env=ENVIRONMENT, cwd="/mnt", capture_output=True, text=True,
-                                stdin=subprocess.DEVNULL, timeout=120, check=False)
-        answers[name] = {"status": result.returncode, "stdout": result.stdout, "stderr": result.stderr,
-                         "living": living(job["word"]), "took": time.monotonic() - begun}
-    with open(job["answer"] + ".new", "w", encoding="utf-8") as file:
-        json.dump(answers, file)
-    os.rename(job["answer"] + ".new", job["answer"])
+    run_steps(job, {name: [job["berth"], *step] for name, step in job["steps"].items()}, env=ENVIRONMENT)
     service.terminate()
     service.wait(20)
 
 
-main(sys.argv[1])
+if __name__ == "__main__":
+    main(sys.argv[1])
