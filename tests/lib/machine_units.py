@@ -27,43 +27,22 @@ StandardOutput=append:{place}/log
 StandardError=inherit
 """
 
-# What is started for somebody who logs in, without what takes a log-in.
-MANAGER = """[Service]
-Type=notify
-User={uid}
-Group={uid}
-Delegate=yes
-KillMode=mixed
-RuntimeDirectory=user/{uid}
-RuntimeDirectoryMode=0700
-Environment=XDG_RUNTIME_DIR=/run/user/{uid} HOME=/mnt/home
-ExecStart=/lib/systemd/systemd --user
-StandardOutput=append:{place}/manager.log
-StandardError=inherit
-"""
-
-
 def prepare(job_path, job):
     """In the root that is to be, which is the working directory."""
     place = str(Path(job_path).parent)
     for shared in (place, job["repository"]):  # /tmp is another one there
         os.makedirs(shared.lstrip("/"), exist_ok=True)
         mount(shared, shared.lstrip("/"), None, MS_BIND)
-    for where in ("system", "user"):
-        for unit in ("berthd", "berthd-keeper"):
-            target = Path(f"etc/systemd/{where}")
-            shutil.copy(f"{job['repository']}/contrib/systemd/{'user-' if where == 'user' else ''}{unit}.socket",
-                        target / f"{unit}.socket")
-            text = Path(f"{job['build']}/contrib/{where}-{unit}.service").read_text(encoding="utf-8")
-            (target / f"{unit}.service").write_text(text)
+    target = Path("etc/systemd/system")
+    for unit in ("berthd", "berthd-keeper"):
+        shutil.copy(f"{job['repository']}/contrib/systemd/{unit}.socket", target / f"{unit}.socket")
+        text = Path(f"{job['build']}/contrib/system-{unit}.service").read_text(encoding="utf-8")
+        (target / f"{unit}.service").write_text(text)
     programs = Path(re.search(r"^ExecStart=(\S+)/berthd", text, re.MULTILINE).group(1).lstrip("/"))
     programs.mkdir(parents=True, exist_ok=True)
     for name in ("berthd", "berth"):
         shutil.copy(job[name], programs / name)
     Path("etc/systemd/system/test.service").write_text(UNIT.format(program=__file__, job=job_path, place=place))
-    Path(f"etc/systemd/system/manager-{job['user']}.service").write_text(MANAGER.format(uid=job["user"], place=place))
-    with open("etc/passwd", "a", encoding="utf-8") as users:
-        users.write(f"ada:x:{job['user']}:{job['user']}::/mnt/home:/bin/sh\n")
     with open("etc/systemd/system/default.target", "a", encoding="utf-8") as target:
         target.write("Wants=test.service\n")
 

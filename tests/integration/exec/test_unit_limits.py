@@ -11,24 +11,18 @@ from lib.processes import unique_sleep
 pytestmark = [pytest.mark.sandbox, pytest.mark.unsanitised, pytest.mark.long, pytest.mark.timeout(400),
               pytest.mark.xdist_group("machine")]
 
-USER = 61234
 EAT = "/usr/bin/python3 -c 'all = []\nwhile True: all.append(bytearray(1 << 20))'"
 FORKS = "i=0; while [ $i -lt 30 ]; do sleep {word} & i=$((i + 1)); done; echo all"
 UNIT = "/sys/fs/cgroup/system.slice/berthd-keeper.service"
 
 
-def of_user(*words):
-    return ["setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups", "env", f"XDG_RUNTIME_DIR=/run/user/{USER}",
-            "HOME=/mnt/home", *words]
-
-
 def steps(word, limited):
-    def run(*words, who=()):
-        return [*who, "berth", "exec", "-w", "w", "--json", *words]
+    def run(*words):
+        return ["berth", "exec", "-w", "w", "--json", *words]
 
     memory = ["--memory", "32M", "--", "sh", "-c", EAT]
     processes = ["--processes", "20", "--", "sh", "-c", FORKS.format(word=word)]
-    system = {
+    return {
         "start": ["systemctl", "start", "berthd.socket", "berthd.service"],
         "create": ["berth", "create", "w"],
         "status": ["berth", "status", "--json"],
@@ -47,17 +41,6 @@ def steps(word, limited):
         "ended": ["berth", "wait", "-w", "w", "long"],
         "next": run(*memory),
     }
-    user = {
-        "user's manager": ["sh", "-c", f"install -d -o {USER} -g {USER} /mnt/home && systemctl start manager-{USER}.service"],
-        "user's start": of_user("systemctl", "--user", "start", "berthd.socket"),
-        "user's create": of_user("berth", "create", "w"),
-        "user's status": of_user("berth", "status", "--json"),
-        "user's memory": of_user(*run(*memory)),
-        "user's processes": of_user(*run(*processes)),
-        "user's restart": of_user("systemctl", "--user", "restart", "berthd.service"),
-        "user's memory again": of_user(*run(*memory)),
-    }
-    return {**system, **user}
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +50,7 @@ def answers(binaries, build_dir, tmp_path_factory):
     limited.write_text('{"limits": {"cpu": 0.25}}')
     word = unique_sleep()
     job = {"berthd": str(binaries["berthd"]), "berth": str(binaries["berth"]), "build": str(build_dir), "word": word,
-           "repository": str(REPOSITORY), "user": USER, "steps": steps(word, str(limited))}
+           "repository": str(REPOSITORY), "steps": steps(word, str(limited))}
     found = run_in_machine(place, REPOSITORY / "tests/lib/machine_units.py", job, memory="768M", becomes=True)
     assert list(found) == list(job["steps"])
     return found
@@ -78,15 +61,14 @@ def verdict_of(answer):
     return json.loads(answer["stdout"])
 
 
-@pytest.mark.parametrize("whose", ["", "user's "])
-def test_limits_hold(answers, whose):
-    for name in (["start", "create"] if not whose else ["manager", "start", "create"]):
-        assert answers[whose + name]["status"] == 0, answers[whose + name]
-    limits = json.loads(answers[whose + "status"]["stdout"])
+def test_limits_hold(answers):
+    for name in ("start", "create"):
+        assert answers[name]["status"] == 0, answers[name]
+    limits = json.loads(answers["status"]["stdout"])
     for name in ("memory", "memory again"):
-        verdict = verdict_of(answers[whose + name])
+        verdict = verdict_of(answers[name])
         assert (verdict["verdict"], verdict["means"]) == ("oom_killed", "cgroup"), (verdict, limits)
-    verdict = verdict_of(answers[whose + "processes"])
+    verdict = verdict_of(answers["processes"])
     assert "Cannot fork" in verdict["stderr"] and "all" not in verdict["stdout"], (verdict, limits)
 
 
