@@ -1,5 +1,6 @@
 #include "connection.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <sys/eventfd.h>
 
@@ -8,6 +9,7 @@
 #include "client/connector.h"
 #include "control/control.h"
 #include "coherence.h"
+#include "disk.h"
 #include "join.h"
 #include "lock.h"
 #include "outside.h"
@@ -20,6 +22,13 @@
 #define HURRY_LOCAL_MS 20
 #define HURRY_MS 1000
 
+/* Connections of a member of a joined mount that are lost within this time, more of them than that
+ * in a row, are made again with pauses that grow: stops one that greets and goes away from taking
+ * the time of the loop, which is the others' too. */
+#define SHORT_LIVED_NS NSEC_PER_SEC
+#define SHORT_LIVED_MAX 4
+#define SHORT_LIVED_PAUSE_MS 5000
+
 struct connection {
     struct connector *connector; /* NULL unless a thread is connecting */
     struct event *connected;
@@ -28,32 +37,83 @@ struct connection {
     uint8_t service_id[16];
     struct session_resume last; /* what is said of a session that is over: it is to end */
     bool had_session;
-    bool known; /* service_id is */
+    bool known;           /* service_id is */
+    uint64_t came_ns;     /* when the connection came; 0: it has been accounted for */
+    unsigned short_lived; /* of the last, in a row */
     bool quiet;
 };
 
-/* What a new session is told, or asked, by the thread that connects. */
+/* What a thread that connects needs, so that it can be left behind: all of it is its own, but for
+ * the mountpoint, which lives as long as the process. And what a new session is told, or asked. */
 struct greeting {
+    struct client_settings settings;
+    int event_fd; /* the same as the connection's */
     struct visibility_rules *rules;
-    const char *url; /* lives as long as the process, as all that a connector is given */
     const char *mountpoint;
     bool joined;
+    bool keeps;        /* contents on disk, which are not open yet */
+    uint64_t size_max; /* of them */
+    struct disk *disk; /* theirs, from a greeting on */
 };
+
+/* Read while nobody waits for it but the new member, and for it not longer than the driver for
+ * anything that it keeps. */
+static void open_disk(struct greeting *g, const struct client *client)
+{
+    struct disk_options o = {
+        .url = g->settings.url, .mountpoint = g->mountpoint, .size_max = g->size_max};
+    struct failure f = {0};
+    memcpy(o.service_id, client_peer(client)->service_id, sizeof o.service_id);
+    int r = disk_begin(&o, &g->disk);
+    if (r < 0)
+        (void)failure_set(&f, r, "%s", strerror(-r));
+    else if (!disk_wait(g->disk, DISK_TIMEOUT_MS, &f))
+        log_warning("what is kept on disk of %s is used later: the disk does not answer",
+                    g->settings.url);
+    if (f.error < 0)
+        log_warning("no contents of files are kept on disk: %s", f.text);
+}
 
 static int greet(void *context, struct client *client, struct failure *ret_failure)
 {
-    const struct greeting *g = context;
+    struct greeting *g = context;
     /* One that is mounted by itself was looked at before. */
-    int r = g->joined ? outside_root(client, g->url, g->mountpoint, ret_failure) : 0;
+    int r = g->joined ? outside_root(client, g->settings.url, g->mountpoint, ret_failure) : 0;
     /* Before anything is asked that they are about. */
-    return r < 0 ? r : prune_tell(client, g->rules, ret_failure);
+    if (r == 0)
+        r = prune_tell(client, g->rules, ret_failure);
+    if (r == 0 && g->keeps)
+        open_disk(g, client);
+    return r;
 }
 
 static void release_greeting(void *context)
 {
     struct greeting *g = context;
     visibility_rules_unref(g->rules);
+    client_settings_release(&g->settings);
+    close_fd(&g->event_fd);
+    disk_leave(g->disk);
     free(g);
+}
+
+static struct greeting *new_greeting(const struct driver *d)
+{
+    struct greeting *g = calloc(1, sizeof *g);
+    if (!g)
+        return NULL;
+    const struct options *o = d->options;
+    *g = (struct greeting){.event_fd = fcntl(d->connection->event_fd, F_DUPFD_CLOEXEC, 0),
+                           .rules = d->rules ? visibility_rules_ref(d->rules) : NULL,
+                           .mountpoint = d->mountpoint,
+                           .joined = d->member != NULL,
+                           .keeps = d->member && !d->disk && o->cache && o->cache_size,
+                           .size_max = o->cache_size};
+    if (g->event_fd < 0 || client_settings_copy(d->settings, &g->settings) < 0) {
+        release_greeting(g);
+        return NULL;
+    }
+    return g;
 }
 
 /* The session to go on with, or to be named as one that was and is over; NULL: there was none. */
@@ -65,29 +125,41 @@ static const struct session_resume *resume_point(const struct driver *d,
     return d->suspended || c->had_session ? point : NULL;
 }
 
+static uint32_t pause_ms(const struct driver *d)
+{
+    struct connection *c = d->connection;
+    if (!d->member || !c->came_ns)
+        return 0;
+    bool is_short = clock_monotonic_ns() - c->came_ns < SHORT_LIVED_NS;
+    c->short_lived = is_short ? c->short_lived + 1 : 0;
+    c->came_ns = 0;
+    if (c->short_lived <= SHORT_LIVED_MAX)
+        return 0;
+    unsigned doublings = c->short_lived - SHORT_LIVED_MAX;
+    uint32_t ms = doublings < 7 ? 50U << doublings : SHORT_LIVED_PAUSE_MS;
+    return ms < SHORT_LIVED_PAUSE_MS ? ms : SHORT_LIVED_PAUSE_MS;
+}
+
 static void reconnect(struct driver *d)
 {
     struct connection *c = d->connection;
     struct session_resume point;
     const struct session_resume *resumes = resume_point(d, &point);
-    struct greeting *g = malloc(sizeof *g);
+    struct greeting *g = new_greeting(d);
     if (!g) {
         driver_end(d, -ENOMEM);
         return;
     }
-    *g = (struct greeting){.rules = d->rules ? visibility_rules_ref(d->rules) : NULL,
-                           .url = d->settings->url,
-                           .mountpoint = d->mountpoint,
-                           .joined = d->member != NULL};
     const struct connector_options options = {
-        .stream = client_settings_stream(d->settings),
+        .stream = client_settings_stream(&g->settings),
         .agent = DRIVER_AGENT,
         .greet = greet,
         .release = release_greeting,
         .context = g,
         .quiet = c->quiet,
-        .event_fd = c->event_fd,
+        .event_fd = g->event_fd,
         .tells_failures = true,
+        .pause_ms = pause_ms(d),
         .hurry_ms = strncmp(d->settings->url, "unix:", 5) == 0 ? HURRY_LOCAL_MS : HURRY_MS,
     };
     int r = connector_start(&options, resumes, &c->connector);
@@ -303,6 +375,14 @@ static bool take_first(struct driver *d, struct client *client)
     return true;
 }
 
+static void take_disk(struct driver *d, struct disk *disk)
+{
+    if (disk_attach(disk, d->base) < 0)
+        disk_leave(disk);
+    else
+        d->disk = disk;
+}
+
 static void on_connected(evutil_socket_t fd, short what, void *context)
 {
     struct driver *d = context;
@@ -312,16 +392,21 @@ static void on_connected(evutil_socket_t fd, short what, void *context)
     if (!c->connector)
         return;
     struct client *client;
+    struct greeting *g;
     uint64_t abandoned, failed_begun_ns;
     if (!connector_has_succeeded(c->connector, &failed_begun_ns)) {
         attempt_failed(d, failed_begun_ns);
         return;
     }
+    g = connector_context(c->connector);
+    if (g->disk && !d->disk)
+        take_disk(d, take_ptr(g->disk));
     connector_take(take_ptr(c->connector), &client, &abandoned);
     if (!client) {
         reconnect(d);
         return;
     }
+    c->came_ns = clock_monotonic_ns();
     bool first = !c->known;
     if (first && !take_first(d, client))
         return;
@@ -417,9 +502,7 @@ void connection_stop(struct driver *d, bool *ret_left_behind)
         event_free(c->connected);
     if (c->expire)
         event_free(c->expire);
-    /* A thread left behind may still write to it: it is closed with the process then. */
-    if (!*ret_left_behind)
-        close_fd(&c->event_fd);
+    close_fd(&c->event_fd);
     free(c);
     d->connection = NULL;
 }

@@ -17,6 +17,6 @@ int connection_start_later(struct driver *d, bool quiet, struct failure *ret_fai
 uint64_t connection_hurry(struct driver *d);
 
 /* Closes the connection, failing what is in flight, and stops connecting again. A thread that
- * just then waits for the network is left behind: *ret_left_behind, the process must then end
- * without freeing what it may use (d->settings). */
+ * just then waits for the network is left behind: *ret_left_behind. It frees what it uses, but a
+ * process that ends must not wait for it, nor tidy up libraries. */
 void connection_stop(struct driver *d, bool *ret_left_behind);

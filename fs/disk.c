@@ -1,9 +1,8 @@
-#include "disk.h"
+#include "disk_private.h"
 
 #include <assert.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <openssl/evp.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,74 +16,13 @@
 #include "base/log.h"
 #include "base/table.h"
 #include "cache/cache.h"
+#include "service_key.h"
 
 /* A segment is said to have been used no more often than this. */
 #define TOUCH_NS (60 * NSEC_PER_SEC)
 
 /* Segments that are asked whether they can be gone on with, before a new one is begun. */
 #define ADOPT_TRIES 8
-
-/* What a key is made of, in the form that is hashed. */
-struct key_name {
-    uint64_t words[8];
-};
-
-struct job {
-    struct job *next;
-    struct key_name name;
-    uint64_t hash;
-    enum disk_kind kind;
-    uint64_t since_ns;
-    disk_done_fn *done; /* NULL: a content to write; or nobody waits any more */
-    void *context;
-    size_t segment; /* of reads: where it is, */
-    struct segment_slot slot;
-    bool found; /* and that it was there */
-    size_t len;
-    uint8_t data[];
-};
-
-struct jobs {
-    struct job *first, **last;
-};
-
-struct segment {
-    char name[SEGMENT_NAME_SIZE];
-    uint64_t touched_ns;
-    struct segment_slot *slots; /* in memory; their order is not that of the file */
-    size_t count, allocated;
-};
-
-struct disk {
-    int dir;
-    char *path;
-    uint64_t size_max;
-    int64_t used_ms; /* the last time before the mount; 0: nothing is there */
-    struct segment_service service;
-    struct event *event; /* reads that are done */
-    struct event *timer; /* while there are reads */
-    int event_fd;
-    pthread_t thread;
-
-    /* Of the thread, once it runs. */
-    struct segment_writer writer;
-    size_t writing; /* index of its segment */
-    bool adopted;   /* it was tried to go on with one that is there */
-    bool warned;
-    uint64_t pause_until_ns;
-
-    pthread_mutex_t lock; /* of all below; the index is changed by the thread alone */
-    pthread_cond_t wake;
-    struct segment *segments[CACHE_SEGMENTS_MAX];
-    struct table index; /* hash of key -> place_of(segment, slot) */
-    struct jobs reads, writes, finished;
-    size_t read_bytes, write_bytes; /* in memory */
-    struct job *current;            /* being carried out */
-    bool stuck;                     /* for too long */
-    bool stop, ended;
-    uint64_t stop_by_ns;
-    struct disk_stats stats;
-};
 
 static void append(struct jobs *list, struct job *job)
 {
@@ -134,140 +72,11 @@ static struct segment_key segment_key_of(const struct job *job)
                                 .kind = job->kind == DISK_CONTENT ? SEGMENT_FILE : SEGMENT_LISTING};
 }
 
-/* --- the index ------------------------------------------------------------------------ */
-
-static void *place_of(size_t segment, size_t slot)
-{
-    /* A number, where the table wants a pointer that is not NULL. */
-    return (void *)(uintptr_t)(segment * SEGMENT_SLOTS_MAX + slot + 1); /* NOLINT */
-}
-
-static const struct segment_slot *slot_at(const struct disk *d, void *place, size_t *ret_segment)
-{
-    size_t number = (size_t)(uintptr_t)place - 1;
-    *ret_segment = number / SEGMENT_SLOTS_MAX;
-    return &d->segments[*ret_segment]->slots[number % SEGMENT_SLOTS_MAX];
-}
-
-/* What a key leads to, or NULL. A slot of another size belongs to another key. */
-static const struct segment_slot *find_locked(const struct disk *d, uint64_t hash, uint64_t size,
-                                              size_t *ret_segment)
-{
-    void *place = table_get(&d->index, hash);
-    const struct segment_slot *slot = place ? slot_at(d, place, ret_segment) : NULL;
-    return slot && slot->size == size ? slot : NULL;
-}
-
-static int add_slot_locked(struct disk *d, size_t segment, const struct segment_slot *slot)
-{
-    struct segment *s = d->segments[segment];
-    assert(s->count < SEGMENT_SLOTS_MAX);
-    if (s->count == s->allocated) {
-        size_t more = s->allocated ? s->allocated * 2 : 64;
-        struct segment_slot *slots = realloc(s->slots, more * sizeof *slots);
-        if (!slots)
-            return -ENOMEM;
-        s->slots = slots;
-        s->allocated = more;
-    }
-    int r = table_put(&d->index, slot->hash, place_of(segment, s->count), NULL);
-    if (r == 0)
-        s->slots[s->count++] = *slot;
-    return r;
-}
-
-static void forget_segment_locked(struct disk *d, size_t segment)
-{
-    struct segment *s = d->segments[segment];
-    for (size_t i = 0; i < s->count; i++)
-        if (table_get(&d->index, s->slots[i].hash) == place_of(segment, i))
-            (void)table_take(&d->index, s->slots[i].hash);
-    free(s->slots);
-    free(s);
-    d->segments[segment] = NULL;
-}
-
 static void forget_segment(struct disk *d, size_t segment)
 {
     (void)pthread_mutex_lock(&d->lock);
-    forget_segment_locked(d, segment);
+    disk_forget_segment_locked(d, segment);
     (void)pthread_mutex_unlock(&d->lock);
-}
-
-/* Takes over slots, also on failure. *ret: its index. -ENOSPC: there are too many; -ENOMEM. */
-static int add_segment_locked(struct disk *d, const char *name, struct segment_slot *slots,
-                              size_t count, size_t *ret)
-{
-    size_t at = 0;
-    while (at < CACHE_SEGMENTS_MAX && d->segments[at])
-        at++;
-    struct segment *s = at < CACHE_SEGMENTS_MAX ? calloc(1, sizeof *s) : NULL;
-    if (!s) {
-        free(slots);
-        return at < CACHE_SEGMENTS_MAX ? -ENOMEM : -ENOSPC;
-    }
-    (void)snprintf(s->name, sizeof s->name, "%s", name);
-    s->slots = slots;
-    s->count = s->allocated = count;
-    d->segments[at] = s;
-    /* Segments used later come first, and of one what was written last: it replaced what was
-     * damaged. */
-    for (size_t i = count; i > 0; i--) {
-        if (table_get(&d->index, slots[i - 1].hash))
-            continue;
-        int r = table_put(&d->index, slots[i - 1].hash, place_of(at, i - 1), NULL);
-        if (r < 0) {
-            forget_segment_locked(d, at);
-            return r;
-        }
-    }
-    *ret = at;
-    return 0;
-}
-
-static int64_t ms_of(const struct timespec *t)
-{
-    return (int64_t)t->tv_sec * 1000 + t->tv_nsec / 1000000;
-}
-
-/* One file of the directory, if it is of our service. What cannot be read is left out. -ENOMEM. */
-static int load_segment(struct disk *d, const char *name, int64_t used_ms)
-{
-    _cleanup_close_ int fd = -1;
-    struct segment_service service;
-    int r = segment_open(d->dir, name, &service, &fd);
-    if (r == -EBADMSG)
-        segment_discard(d->dir, name);
-    if (r < 0 || memcmp(service.id, d->service.id, sizeof service.id) != 0)
-        return 0;
-    struct segment_slot *slots;
-    uint32_t count;
-    size_t index;
-    r = segment_slots(fd, &slots, &count);
-    if (r == 0)
-        r = add_segment_locked(d, name, slots, count, &index);
-    if (r == 0 && used_ms > d->used_ms)
-        d->used_ms = used_ms;
-    return r == -ENOMEM ? r : 0;
-}
-
-static int load(struct disk *d)
-{
-    _cleanup_cache_list_ struct cache_list list = {0};
-    int r = cache_list(d->dir, &list);
-    for (size_t i = list.count; r == 0 && i > 0 && d->index.count < DISK_ENTRIES_MAX; i--)
-        r = load_segment(d, list.segments[i - 1].name, ms_of(&list.segments[i - 1].used));
-    return r;
-}
-
-int64_t disk_age_ms(const struct disk *d)
-{
-    struct timespec now;
-    if (!d || !d->used_ms)
-        return -1;
-    (void)clock_gettime(CLOCK_REALTIME, &now);
-    int64_t age = ms_of(&now) - d->used_ms;
-    return age > 0 ? age : 0;
 }
 
 /* --- reading ------------------------------------------------------------------------ */
@@ -286,7 +95,7 @@ static void lose(struct disk *d, const struct job *job, int error)
 {
     size_t segment;
     (void)pthread_mutex_lock(&d->lock);
-    const struct segment_slot *slot = find_locked(d, job->hash, job->len, &segment);
+    const struct segment_slot *slot = disk_find_locked(d, job->hash, job->len, &segment);
     if (slot && segment == job->segment && slot->unit == job->slot.unit)
         (void)table_take(&d->index, job->hash);
     d->stats.of[job->kind].damaged += error == -EBADMSG;
@@ -380,7 +189,7 @@ static int begin_segment(struct disk *d)
     if (r < 0)
         return r;
     (void)pthread_mutex_lock(&d->lock);
-    r = add_segment_locked(d, d->writer.name, NULL, 0, &d->writing);
+    r = disk_add_segment_locked(d, d->writer.name, NULL, 0, &d->writing);
     if (r == 0)
         d->segments[d->writing]->touched_ns = clock_monotonic_ns();
     (void)pthread_mutex_unlock(&d->lock);
@@ -414,7 +223,7 @@ static void carry_out_write(struct disk *d, const struct job *job)
     size_t segment;
     struct segment_slot slot;
     bool paused = clock_monotonic_ns() < d->pause_until_ns;
-    if (!paused && find_locked(d, job->hash, job->len, &segment))
+    if (!paused && disk_find_locked(d, job->hash, job->len, &segment))
         return;
     int r = paused ? -EAGAIN : write_content(d, job, &slot);
     if (r < 0 && !paused) {
@@ -425,7 +234,7 @@ static void carry_out_write(struct disk *d, const struct job *job)
     }
     (void)pthread_mutex_lock(&d->lock);
     if (r == 0)
-        r = d->segments[d->writing] ? add_slot_locked(d, d->writing, &slot) : -ENOENT;
+        r = d->segments[d->writing] ? disk_add_slot_locked(d, d->writing, &slot) : -ENOENT;
     if (r == 0) {
         d->stats.of[job->kind].written++;
         d->stats.of[job->kind].written_bytes += job->len;
@@ -433,6 +242,60 @@ static void carry_out_write(struct disk *d, const struct job *job)
         d->stats.unwritten++;
     }
     (void)pthread_mutex_unlock(&d->lock);
+}
+
+/* --- beginning and end, on the thread --------------------------------------------------- */
+
+/* Of the directory itself, wherever links lead: the driver would wait for itself. */
+static int check_place(const struct disk *d, struct failure *f)
+{
+    const char *mountpoint = d->mountpoint;
+    char link[64], place[PATH_MAX];
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", d->dir);
+    ssize_t n = mountpoint ? readlink(link, place, sizeof place - 1) : 0;
+    if (n < 0)
+        return failure_set(f, -errno, "%s: %s", d->path, strerror(errno));
+    place[n] = '\0';
+    size_t len = mountpoint ? strlen(mountpoint) : 0;
+    if (len && strncmp(place, mountpoint, len) == 0 &&
+        (place[len] == '/' || place[len] == '\0' || len == 1))
+        return failure_set(f, -ELOOP,
+                           "%s is under the mountpoint %s, where the mount would hide it", d->path,
+                           mountpoint);
+    return 0;
+}
+
+static int open_directory(struct disk *d, struct failure *f)
+{
+    int r = cache_open(true, &d->dir, &d->path, f);
+    if (r == 0)
+        r = check_place(d, f);
+    if (r < 0)
+        return r;
+    r = disk_load(d);
+    return r < 0 ? failure_set(f, r, "%s: %s", d->path, strerror(-r)) : 0;
+}
+
+/* Nobody else knows of it any more. */
+static void release(struct disk *d)
+{
+    for (size_t i = 0; i < CACHE_SEGMENTS_MAX; i++)
+        if (d->segments[i])
+            disk_forget_segment_locked(d, i);
+    table_release(&d->index);
+    for (struct job *job; (job = take(&d->writes));)
+        free(job);
+    for (struct job *job; (job = take(&d->finished));)
+        free(job);
+    segment_close(&d->writer);
+    close_fd(&d->event_fd);
+    close_fd(&d->dir);
+    (void)pthread_cond_destroy(&d->told);
+    (void)pthread_cond_destroy(&d->wake);
+    (void)pthread_mutex_destroy(&d->lock);
+    free(d->mountpoint);
+    free(d->path);
+    free(d);
 }
 
 /* --- the thread ---------------------------------------------------------------------- */
@@ -447,8 +310,13 @@ static void finish_locked(struct disk *d, struct job *job)
 static void *run(void *context)
 {
     struct disk *d = context;
+    struct failure f = {0};
+    int opened = open_directory(d, &f);
     (void)pthread_mutex_lock(&d->lock);
-    for (;;) {
+    d->opened = true;
+    d->failure = f;
+    (void)pthread_cond_broadcast(&d->told);
+    while (opened == 0) {
         /* Somebody waits for reads. */
         struct job *job = take(&d->reads);
         if (!job && d->stop && (!d->writes.first || clock_monotonic_ns() > d->stop_by_ns))
@@ -477,8 +345,11 @@ static void *run(void *context)
         }
     }
     d->ended = true;
-    (void)pthread_cond_signal(&d->wake);
+    bool orphan = d->orphan;
+    (void)pthread_cond_broadcast(&d->told);
     (void)pthread_mutex_unlock(&d->lock);
+    if (orphan)
+        release(d);
     return NULL;
 }
 
@@ -567,7 +438,7 @@ bool disk_has(struct disk *d, const struct disk_key *key)
     struct key_name name = name_of(key);
     size_t segment;
     (void)pthread_mutex_lock(&d->lock);
-    bool has = !d->stuck && find_locked(d, hash_of(&name), key->size, &segment);
+    bool has = !d->stuck && disk_find_locked(d, hash_of(&name), key->size, &segment);
     (void)pthread_mutex_unlock(&d->lock);
     return has;
 }
@@ -583,7 +454,7 @@ int disk_get(struct disk *d, const struct disk_key *key, disk_done_fn *done, voi
     job->context = context;
     int r = 0;
     (void)pthread_mutex_lock(&d->lock);
-    const struct segment_slot *slot = find_locked(d, job->hash, job->len, &job->segment);
+    const struct segment_slot *slot = disk_find_locked(d, job->hash, job->len, &job->segment);
     if (!slot || d->stuck)
         r = -ENOENT;
     else if (d->read_bytes + job->len > DISK_READS_MAX)
@@ -613,7 +484,7 @@ void disk_put(struct disk *d, const struct disk_key *key, struct bytes content)
     if (content.len)
         memcpy(job->data, content.data, content.len);
     (void)pthread_mutex_lock(&d->lock);
-    bool room = d->write_bytes + job->len <= DISK_WRITES_MAX;
+    bool room = !d->ended && d->write_bytes + job->len <= DISK_WRITES_MAX;
     if (room) {
         d->write_bytes += job->len;
         append(&d->writes, job);
@@ -638,80 +509,22 @@ struct disk_stats disk_stats(struct disk *d)
     return stats;
 }
 
-/* --- beginning and end ------------------------------------------------------------------ */
+/* --- beginning and end, for others
+ * ------------------------------------------------------------------ */
 
-/* Of what the service says of itself and of the way to it: another service that takes the ID for
- * its own finds and leaves nothing here. */
 static int identify(struct disk *d, const struct disk_options *o)
 {
-    _cleanup_buffer_ struct buffer b = {0};
-    int r = buffer_append(&b, o->service_id, sizeof o->service_id);
-    if (r == 0)
-        r = buffer_append(&b, o->url, strlen(o->url));
-    if (r == 0 && EVP_Digest(b.data, b.len, d->service.id, NULL, EVP_sha256(), NULL) != 1)
-        r = -EIO;
+    _Static_assert(sizeof d->service.id == SERVICE_KEY_SIZE, "an ID of segments is such a key");
     (void)snprintf(d->service.name, sizeof d->service.name, "%s", o->url);
-    return r;
+    return service_key(o->url, o->service_id, d->service.id);
 }
 
-/* Of the directory itself, wherever links lead: the driver would wait for itself. */
-static int check_place(const struct disk *d, const char *mountpoint, struct failure *f)
-{
-    char link[64], place[PATH_MAX];
-    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", d->dir);
-    ssize_t n = mountpoint ? readlink(link, place, sizeof place - 1) : 0;
-    if (n < 0)
-        return failure_set(f, -errno, "%s: %s", d->path, strerror(errno));
-    place[n] = '\0';
-    size_t len = mountpoint ? strlen(mountpoint) : 0;
-    if (len && strncmp(place, mountpoint, len) == 0 &&
-        (place[len] == '/' || place[len] == '\0' || len == 1))
-        return failure_set(f, -ELOOP,
-                           "%s is under the mountpoint %s, where the mount would hide it", d->path,
-                           mountpoint);
-    return 0;
-}
-
-static void release(struct disk *d)
-{
-    for (size_t i = 0; i < CACHE_SEGMENTS_MAX; i++)
-        if (d->segments[i])
-            forget_segment_locked(d, i);
-    table_release(&d->index);
-    for (struct job *job; (job = take(&d->writes));)
-        free(job);
-    segment_close(&d->writer);
-    if (d->event)
-        event_free(d->event);
-    if (d->timer)
-        event_free(d->timer);
-    close_fd(&d->event_fd);
-    close_fd(&d->dir);
-    (void)pthread_cond_destroy(&d->wake);
-    (void)pthread_mutex_destroy(&d->lock);
-    free(d->path);
-    free(d);
-}
-
-static int start(struct disk *d, struct event_base *base)
-{
-    d->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (d->event_fd < 0)
-        return -errno;
-    d->event = event_new(base, d->event_fd, EV_READ | EV_PERSIST, on_finished, d);
-    d->timer = event_new(base, -1, 0, on_timer, d);
-    if (!d->event || !d->timer || event_add(d->event, NULL) < 0)
-        return -ENOMEM;
-    return -pthread_create(&d->thread, NULL, run, d);
-}
-
-int disk_open(const struct disk_options *options, struct event_base *base, struct disk **ret,
-              struct failure *ret_failure)
+int disk_begin(const struct disk_options *options, struct disk **ret)
 {
     struct disk *d = calloc(1, sizeof *d);
     if (!d)
-        return failure_set(ret_failure, -ENOMEM, "out of memory");
-    d->dir = d->event_fd = d->writer.fd = -1;
+        return -ENOMEM;
+    d->dir = d->writer.fd = -1;
     d->size_max = options->size_max > DISK_SIZE_MIN ? options->size_max : DISK_SIZE_MIN;
     d->reads.last = &d->reads.first;
     d->writes.last = &d->writes.first;
@@ -721,21 +534,15 @@ int disk_open(const struct disk_options *options, struct event_base *base, struc
     (void)pthread_condattr_init(&clock);
     (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&d->wake, &clock);
+    (void)pthread_cond_init(&d->told, &clock);
     (void)pthread_condattr_destroy(&clock);
-    int r = cache_open(true, &d->dir, &d->path, ret_failure);
+    d->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int r = d->event_fd < 0 ? -errno : identify(d, options);
+    if (r == 0 && options->mountpoint && !(d->mountpoint = strdup(options->mountpoint)))
+        r = -ENOMEM;
     if (r == 0)
-        r = check_place(d, options->mountpoint, ret_failure);
+        r = -pthread_create(&d->thread, NULL, run, d);
     if (r < 0) {
-        release(d);
-        return r;
-    }
-    r = identify(d, options);
-    if (r == 0)
-        r = load(d);
-    if (r == 0)
-        r = start(d, base);
-    if (r < 0) {
-        (void)failure_set(ret_failure, r, "%s: %s", d->path, strerror(-r));
         release(d);
         return r;
     }
@@ -743,27 +550,79 @@ int disk_open(const struct disk_options *options, struct event_base *base, struc
     return 0;
 }
 
-/* False: the thread has not ended in time. */
-static bool end_thread_locked(struct disk *d)
+static struct timespec time_in(uint32_t ms)
+{
+    uint64_t ns = clock_monotonic_ns() + ms * NSEC_PER_MSEC;
+    return (struct timespec){.tv_sec = (time_t)(ns / NSEC_PER_SEC),
+                             .tv_nsec = (long)(ns % NSEC_PER_SEC)};
+}
+
+bool disk_wait(struct disk *d, uint32_t ms, struct failure *ret_failure)
+{
+    const struct timespec until = time_in(ms);
+    int r = 0;
+    (void)pthread_mutex_lock(&d->lock);
+    while (!d->opened && r != ETIMEDOUT)
+        r = ms ? pthread_cond_timedwait(&d->told, &d->lock, &until)
+               : pthread_cond_wait(&d->told, &d->lock);
+    bool opened = d->opened;
+    if (opened)
+        *ret_failure = d->failure;
+    (void)pthread_mutex_unlock(&d->lock);
+    return opened;
+}
+
+int disk_attach(struct disk *d, struct event_base *base)
+{
+    d->event = event_new(base, d->event_fd, EV_READ | EV_PERSIST, on_finished, d);
+    d->timer = event_new(base, -1, 0, on_timer, d);
+    return d->event && d->timer && event_add(d->event, NULL) == 0 ? 0 : -ENOMEM;
+}
+
+int disk_open(const struct disk_options *options, struct event_base *base, struct disk **ret,
+              struct failure *ret_failure)
+{
+    struct disk *d;
+    struct failure f = {0};
+    int r = disk_begin(options, &d);
+    if (r < 0)
+        return failure_set(ret_failure, r, "%s", strerror(-r));
+    (void)disk_wait(d, 0, &f);
+    if (f.error == 0 && disk_attach(d, base) < 0)
+        (void)failure_set(&f, -ENOMEM, "out of memory");
+    if (f.error < 0) {
+        *ret_failure = f;
+        (void)disk_free(d);
+        return f.error;
+    }
+    *ret = d;
+    return 0;
+}
+
+/* False: the thread has not ended within wait_ms. */
+static bool end_thread_locked(struct disk *d, uint32_t wait_ms)
 {
     d->stop = true;
     d->stop_by_ns = clock_monotonic_ns() + DISK_TIMEOUT_MS * NSEC_PER_MSEC;
     (void)pthread_cond_signal(&d->wake);
-    struct timespec until;
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += 2 * DISK_TIMEOUT_MS / 1000;
-    int r = 0;
+    const struct timespec until = time_in(wait_ms);
+    int r = wait_ms ? 0 : ETIMEDOUT;
     while (!d->ended && r != ETIMEDOUT)
-        r = pthread_cond_timedwait(&d->wake, &d->lock, &until);
+        r = pthread_cond_timedwait(&d->told, &d->lock, &until);
     return d->ended;
 }
 
-bool disk_free(struct disk *d)
+static bool end(struct disk *d, uint32_t wait_ms)
 {
     if (!d)
         return false;
+    if (d->event)
+        event_free(d->event);
+    if (d->timer)
+        event_free(d->timer);
     (void)pthread_mutex_lock(&d->lock);
-    bool left = !end_thread_locked(d);
+    bool left = !end_thread_locked(d, wait_ms);
+    d->orphan = left;
     /* Whoever waits is told, as is who would be by the thread that was left. */
     for (struct job *job; (job = take(&d->reads));)
         append(&d->finished, job);
@@ -776,6 +635,7 @@ bool disk_free(struct disk *d)
     struct jobs finished = {.last = &finished.first};
     for (struct job *job; (job = take(&d->finished));)
         append(&finished, job);
+    pthread_t thread = d->thread;
     (void)pthread_mutex_unlock(&d->lock);
     call_done(&given_up);
     for (struct job *job; (job = take(&finished));) {
@@ -784,10 +644,20 @@ bool disk_free(struct disk *d)
         free(job);
     }
     if (left) {
-        (void)pthread_detach(d->thread);
+        (void)pthread_detach(thread);
     } else {
-        (void)pthread_join(d->thread, NULL);
+        (void)pthread_join(thread, NULL);
         release(d);
     }
     return left;
+}
+
+bool disk_free(struct disk *d)
+{
+    return end(d, 2 * DISK_TIMEOUT_MS);
+}
+
+void disk_leave(struct disk *d)
+{
+    (void)end(d, 0);
 }

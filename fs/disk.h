@@ -4,7 +4,8 @@
  *
  * The index of what is there is in memory, read when the mount begins; what other mounts write
  * meanwhile is seen by the next one. Files are read and written on a thread of its own, which
- * knows nothing else of the driver. All functions are for the loop, and none of them waits. */
+ * knows nothing else of the driver. All functions but those that say so are for the loop, and none
+ * of them waits. */
 #pragma once
 
 #include <event2/event.h>
@@ -74,15 +75,25 @@ struct disk_stats {
 int disk_open(const struct disk_options *options, struct event_base *base, struct disk **ret,
               struct failure *ret_failure);
 
+/* The same in steps, of which only disk_wait waits; it and disk_begin may be called on any thread.
+ * Until the directory is read, and if it cannot be, nothing is there and nothing is kept.
+ * disk_wait: true: what came of it, as disk_open (failure.error 0: it can be used); false: it has
+ * not ended within ms (0: for ever). disk_attach: before anything else is called; -ENOMEM. */
+int disk_begin(const struct disk_options *options, struct disk **ret);
+bool disk_wait(struct disk *disk, uint32_t ms, struct failure *ret_failure);
+int disk_attach(struct disk *disk, struct event_base *base);
+
 /* Writes what is still to be written, for DISK_TIMEOUT_MS at most, and ends. True: the disk does
  * not answer and the thread was left behind, so that the process must not tidy up. Reads under
  * way are answered with NULL. disk may be NULL, here and below. */
 bool disk_free(struct disk *disk);
+/* The same without waiting: the thread ends, and frees all, when it can. */
+void disk_leave(struct disk *disk);
 
 struct disk_key disk_key_of(const struct wire_attr *attr);
 
 /* How long ago something of this service was kept before the mount, in ms; -1: nothing is there. */
-int64_t disk_age_ms(const struct disk *disk);
+int64_t disk_age_ms(struct disk *disk);
 
 /* Asks for a content: done is called from the loop, later, with NULL when it is not there after
  * all. -ENOENT: it is not there; -EBUSY: too much is under way; -ENOMEM. done is not called then.

@@ -10,6 +10,7 @@
 #include "climb.h"
 #include "coherence.h"
 #include "connection.h"
+#include "control/identity.h"
 #include "control_socket.h"
 #include "device.h"
 #include "disk.h"
@@ -69,26 +70,34 @@ static void member_free(struct member *m)
     interrupt_release(d);
     driver_release(d);
     free_names(&m->names);
-    table_release(&m->slots);
     client_settings_release(&m->settings);
     free(m->name);
     free(m->provider);
+    free(m->same);
     free(m->why);
     free(m);
 }
 
-int member_add(struct join *j, const char *name, struct client_settings *settings, bool is_place,
-               struct member **ret)
+/* 0: all are taken. */
+static uint32_t free_number(const struct join *j)
 {
-    if (j->count == JOIN_MEMBERS_MAX || j->last_number == JOIN_NUMBER_MAX)
-        return -E2BIG;
-    struct member **members = reallocarray(j->members, j->count + 1, sizeof(*members));
-    if (!members)
-        return -ENOMEM;
-    j->members = members;
-    struct member *m = calloc(1, sizeof *m);
+    uint32_t number = j->last_number;
+    for (size_t i = 0; i < JOIN_NUMBER_MAX; i++) {
+        number = number % JOIN_NUMBER_MAX + 1;
+        if (!table_get(&j->by_number, number))
+            return number;
+    }
+    return 0;
+}
+
+/* Takes the settings over. It is not in the list of members yet. */
+static int member_new(struct join *j, const char *name, struct client_settings *settings,
+                      bool is_place, struct member **ret)
+{
+    uint32_t number = free_number(j);
+    struct member *m = number ? calloc(1, sizeof *m) : NULL;
     if (!m)
-        return -ENOMEM;
+        return number ? -ENOMEM : -E2BIG;
     const struct driver *hub = j->hub;
     m->join = j;
     m->is_place = is_place;
@@ -106,34 +115,69 @@ int member_add(struct join *j, const char *name, struct client_settings *setting
                                 .member = m};
     struct failure f;
     int r = m->name ? driver_init(&m->driver, &f) : -ENOMEM;
-    m->number = j->last_number + 1;
     if (r == 0)
-        r = table_put(&j->by_number, m->number, m, NULL);
+        r = table_put(&j->by_number, number, m, NULL);
     if (r < 0) {
         member_free(m);
         return r;
     }
-    j->last_number = m->number;
+    m->number = j->last_number = number;
+    m->serial = ++j->last_serial;
     m->driver.inodes.last_id = (uint64_t)m->number << JOIN_NUMBER_SHIFT;
     if (m->driver.options->serve)
         known_start(&m->driver.inodes);
     member_set_state(m, MEMBER_IDLE, NULL);
-    j->members[j->count++] = m;
     *ret = m;
     return 0;
+}
+
+int member_add(struct join *j, const char *name, struct client_settings *settings, bool is_place,
+               struct member **ret)
+{
+    if (j->count == JOIN_MEMBERS_MAX)
+        return -E2BIG;
+    struct member **members = reallocarray(j->members, j->count + 1, sizeof(*members));
+    if (!members)
+        return -ENOMEM;
+    j->members = members;
+    int r = member_new(j, name, settings, is_place, ret);
+    if (r == 0)
+        j->members[j->count++] = *ret;
+    return r;
+}
+
+static const struct member *used_for(const struct join *j, const struct client_settings *s)
+{
+    char own[IDENTITY_SIZE], other[IDENTITY_SIZE];
+    struct failure f;
+    /* One whose credentials cannot be read is no other's. */
+    if (identity_of(s, own, &f) < 0)
+        return NULL;
+    for (size_t i = 0; i < j->count; i++)
+        if (!j->members[i]->is_place && identity_of(&j->members[i]->settings, other, &f) == 0 &&
+            strcmp(own, other) == 0)
+            return j->members[i];
+    return NULL;
 }
 
 int join_add(struct join *j, const char *name, struct client_settings *settings, const char *why,
              bool quiet)
 {
     struct member *m;
+    const struct member *same = why ? NULL : used_for(j, settings);
+    char text[SERVICE_NAME_MAX + 64];
     int r = member_add(j, name, settings, false, &m);
     if (r < 0)
         return r;
     m->quiet = quiet;
+    if (same) {
+        m->same = strdup(same->name);
+        (void)snprintf(text, sizeof text, "%s has the same URL and credentials", same->name);
+        why = text;
+    }
     if (why)
         member_set_state(m, MEMBER_REFUSED, why);
-    return 0;
+    return same && !m->same ? -ENOMEM : 0;
 }
 
 static size_t count_connecting(const struct join *j)
@@ -159,11 +203,33 @@ static void connect_member(struct member *m)
         member_set_state(m, MEMBER_REFUSED, f.text);
 }
 
+static void wait_until(struct join *j, uint64_t ns, uint64_t now)
+{
+    uint64_t ms = (ns - now) / NSEC_PER_MSEC + 1;
+    const struct timeval tv = {.tv_sec = (time_t)(ms / 1000),
+                               .tv_usec = (suseconds_t)(ms % 1000 * 1000)};
+    (void)event_add(j->later, &tv);
+}
+
 static void connect_next(struct join *j)
 {
-    for (size_t i = 0; i < j->count && count_connecting(j) < JOIN_CONNECTING_MAX; i++)
-        if (j->members[i]->state == MEMBER_WAITING)
-            connect_member(j->members[i]);
+    uint64_t now = clock_monotonic_ns(), first = UINT64_MAX;
+    for (size_t i = 0; i < j->count && count_connecting(j) < JOIN_CONNECTING_MAX; i++) {
+        struct member *m = j->members[i];
+        if (m->state != MEMBER_WAITING)
+            continue;
+        if (m->wait_ns <= now)
+            connect_member(m);
+        else if (m->wait_ns < first)
+            first = m->wait_ns;
+    }
+    if (first != UINT64_MAX)
+        wait_until(j, first, now);
+}
+
+static void on_later(evutil_socket_t fd, short what, void *context)
+{
+    connect_next(context);
 }
 
 void member_use(struct member *m)
@@ -173,6 +239,20 @@ void member_use(struct member *m)
     member_set_state(m, MEMBER_WAITING, NULL);
     m->driver.lost_ns = clock_monotonic_ns();
     connect_next(m->join);
+}
+
+int join_timer(struct join *j, event_callback_fn fn, void *context, struct event **ret)
+{
+    const struct timeval late = {.tv_sec = JOIN_ANSWER_MS / 1000,
+                                 .tv_usec = JOIN_ANSWER_MS % 1000 * 1000};
+    struct event *timer = evtimer_new(j->hub->base, fn, context);
+    if (!timer || event_add(timer, &late) < 0) {
+        if (timer)
+            event_free(timer);
+        return -ENOMEM;
+    }
+    *ret = timer;
+    return 0;
 }
 
 /* --- the life of the mount ------------------------------------------------------------------- */
@@ -230,7 +310,8 @@ int join_new(struct driver *hub, const struct join_options *options, struct fail
     j->options = *options;
     j->settle = evtimer_new(hub->base, on_settle, j);
     j->reap = event_new(hub->base, -1, EV_PERSIST, reap, j);
-    int r = j->settle && j->reap ? slots_open(options->slots_file, &j->slots) : -ENOMEM;
+    j->later = evtimer_new(hub->base, on_later, j);
+    int r = j->settle && j->reap && j->later ? slots_open(options->slots_file, &j->slots) : -ENOMEM;
     return r < 0 ? failure_set(ret_failure, r, "%s", strerror(-r)) : 0;
 }
 
@@ -256,14 +337,13 @@ int join_start(struct join *j)
     return 0;
 }
 
-/* True: something was left behind that may still use the member. */
+/* True: threads were left behind. They use nothing of the member. */
 static bool end_connection(struct member *m)
 {
     struct driver *d = &m->driver;
     bool left_behind = false;
     connection_stop(d, &left_behind);
     control_socket_free(d);
-    left_behind |= disk_free(take_ptr(d->disk));
     return left_behind;
 }
 
@@ -273,8 +353,10 @@ void join_stop(struct join *j, bool *ret_left_behind)
     struct member *m;
     *ret_left_behind = false;
     j->stopping = true;
-    while ((m = table_next(&j->by_number, &cursor)))
+    while ((m = table_next(&j->by_number, &cursor))) {
         *ret_left_behind |= end_connection(m);
+        *ret_left_behind |= disk_free(take_ptr(m->driver.disk));
+    }
 }
 
 void join_free(struct join *j)
@@ -293,6 +375,8 @@ void join_free(struct join *j)
         event_free(j->settle);
     if (j->reap)
         event_free(j->reap);
+    if (j->later)
+        event_free(j->later);
     free(j->members);
     free(j);
 }
@@ -307,9 +391,8 @@ void member_retire(struct join *j, struct member *m)
         }
     struct driver *d = &m->driver;
     member_set_state(m, MEMBER_GONE, NULL);
-    /* A thread that was left behind reads the settings. */
-    if (end_connection(m))
-        m->settings = (struct client_settings){0};
+    (void)end_connection(m);
+    disk_leave(take_ptr(d->disk));
     d->lost_ns = 0;
     coherence_replaced(d);
     request_fail_all(d, -EIO);
@@ -384,30 +467,19 @@ int join_first(struct driver *d, struct client *client)
 {
     struct member *m = d->member;
     const struct session_peer *peer = client_peer(client);
-    char why[160];
     if (d->options->cache && !(peer->features & WIRE_FEATURE_CHANGES)) {
         member_set_state(m, MEMBER_REFUSED,
                          "the service does not notice changes (berthd --watch none), which only a "
                          "mount of its own can do without");
         return -EOPNOTSUPP;
     }
-    for (size_t i = 0; i < m->join->count && !m->is_place; i++) {
-        const struct member *o = m->join->members[i];
-        if (o == m || o->is_place || !o->greeted ||
-            memcmp(o->service_id, peer->service_id, sizeof o->service_id) != 0)
-            continue;
-        (void)snprintf(why, sizeof why, "it is the same service as %s", o->name);
-        member_set_state(m, MEMBER_REFUSED, why);
-        return -EEXIST;
+    int r = slots_service_of(m->settings.url, peer->service_id, &m->numbers);
+    if (r < 0) {
+        member_set_state(m, MEMBER_REFUSED, strerror(-r));
+        return r;
     }
     memcpy(m->service_id, peer->service_id, sizeof m->service_id);
     m->greeted = true;
-    struct disk_options o = {
-        .url = m->settings.url, .mountpoint = d->mountpoint, .size_max = d->options->cache_size};
-    memcpy(o.service_id, m->service_id, sizeof o.service_id);
-    struct failure f;
-    if (d->options->cache && o.size_max && !d->disk && disk_open(&o, d->base, &d->disk, &f) < 0)
-        log_warning("no contents of files are kept on disk: %s", f.text);
     if (!d->control)
         control_socket_open(d);
     return 0;
@@ -433,6 +505,24 @@ void join_changed(struct driver *d, const char *why)
     look_whether_ready(m->join);
 }
 
+/* The settings it had, with its token as the file has it now. */
+static int same_settings(const struct client_settings *old, struct client_settings *ret)
+{
+    const struct service_entry e = {.name = old->service,
+                                    .url = old->url,
+                                    .token_file = old->token_file,
+                                    .ca_file = old->ca_file,
+                                    .cert_file = old->cert_file,
+                                    .key_file = old->key_file};
+    struct failure f;
+    int r = client_settings_of_service(old, &e, ret, &f);
+    if (r == 0 && old->token && !ret->token) {
+        ret->token = strdup(old->token);
+        r = ret->token ? 0 : -ENOMEM;
+    }
+    return r;
+}
+
 void join_replaced(struct driver *d)
 {
     struct member *m = d->member;
@@ -445,29 +535,26 @@ void join_replaced(struct driver *d)
     log_warning("another service is %s now: it is taken for a new one", m->name);
     struct client_settings s = {0};
     struct member *fresh;
-    const struct service_entry e = {.name = m->settings.service,
-                                    .url = m->settings.url,
-                                    .token_file = m->settings.token_file,
-                                    .ca_file = m->settings.ca_file,
-                                    .cert_file = m->settings.cert_file,
-                                    .key_file = m->settings.key_file};
-    struct failure f;
-    int r = client_settings_of_service(&m->settings, &e, &s, &f);
-    if (r == 0 && m->settings.token && !s.token)
-        s.token = strdup(m->settings.token);
+    int r = same_settings(&m->settings, &s);
     if (r == 0)
-        r = member_add(j, m->name, &s, m->is_place, &fresh);
+        r = member_new(j, m->name, &s, m->is_place, &fresh);
     client_settings_release(&s);
     if (r < 0) {
         log_error("%s cannot be used any more: %s", m->name, strerror(-r));
         member_retire(j, m);
         return;
     }
+    uint64_t now = clock_monotonic_ns();
     fresh->quiet = m->quiet;
     fresh->provider = take_ptr(m->provider);
+    if (m->replaced_ns && now - m->replaced_ns < JOIN_REPLACED_MS * NSEC_PER_MSEC)
+        fresh->wait_ns = now + JOIN_REPLACED_MS * NSEC_PER_MSEC;
+    fresh->replaced_ns = fresh->wait_ns ? fresh->wait_ns : now;
     /* In the place of the old one. */
     j->members[at] = fresh;
-    j->members[j->count - 1] = m;
     member_retire(j, m);
     member_use(fresh);
+    if (fresh->wait_ns)
+        member_set_state(fresh, fresh->state,
+                         "another service answers at each connection; the next attempt waits");
 }

@@ -4,7 +4,12 @@
  * device, the hub, has no connection; its root is the directory of all workspaces (join_root.c).
  *
  * A node ID has the number of its member in its upper 16 bits, from which each request finds its
- * driver. Numbers are not used twice in the life of a mount. The root, 1, is the hub's.
+ * driver. A number is used again only when the kernel has forgotten all that had it, and all others
+ * have been used. The root, 1, is the hub's.
+ *
+ * Who is who. A member is what the user named: a URL with its credentials. What a service says of
+ * itself (service_id) is compared with what the same member said before, never with another's, so
+ * one that says another's ID keeps nobody out and has nothing of what is known of that one.
  *
  * Names. The root shows the workspaces of all members. Where two have the same name, the first
  * member has it, in the order in which they were given; but a name that has led to a workspace
@@ -21,7 +26,7 @@
 
 #define JOIN_MEMBERS_MAX 1024 /* at a time: each takes a connection and two threads */
 #define JOIN_NUMBER_SHIFT 48
-#define JOIN_NUMBER_MAX 65535 /* members in the life of a mount */
+#define JOIN_NUMBER_MAX 65535 /* members at a time, with those that the kernel still knows */
 
 /* First attempts to connect at a time: a mount of many must not be a flood for the network. */
 #define JOIN_CONNECTING_MAX 32
@@ -30,6 +35,11 @@
 #define JOIN_SETTLE_MS 2000
 
 #define JOIN_ANSWER_MS 2000
+
+/* A member in whose place another service was found is replaced by it at once, but not again
+ * within this time: stops one that says another ID at each connection from taking numbers, and the
+ * time of the loop. */
+#define JOIN_REPLACED_MS 30000
 
 /* Workspaces of one member that are listed: stops one that lists names for ever from taking all
  * memory. */
@@ -83,8 +93,8 @@ struct driver *join_driver(struct join *j, uint64_t node);
 struct driver *join_hub(const struct driver *d);
 uint64_t join_ino(const struct driver *d, uint64_t ino);
 
-/* Its first connection is there. -EEXIST: it is the service of another member, too; -EOPNOTSUPP: it
- * cannot be a member. It is then not to be used, and not connected again. */
+/* Its first connection is there. -EOPNOTSUPP: it cannot be a member; -ENOMEM and others. It is then
+ * not to be used, and not connected again. */
 int join_first(struct driver *d, struct client *client);
 
 /* Its connection came, was lost, or could not be made, because (NULL: not known). */

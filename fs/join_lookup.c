@@ -176,14 +176,8 @@ static int ask(struct answer *a, struct bytes key)
 /* Takes r, which is the hub's. */
 static void search_all(struct join *j, struct request *r)
 {
-    const struct timeval late = {.tv_sec = JOIN_ANSWER_MS / 1000,
-                                 .tv_usec = JOIN_ANSWER_MS % 1000 * 1000};
     struct search *s = calloc(1, sizeof *s + j->count * sizeof s->answers[0]);
-    if (s)
-        s->timer = evtimer_new(j->hub->base, on_late, s);
-    if (!s || !s->timer || event_add(s->timer, &late) < 0) {
-        if (s && s->timer)
-            event_free(s->timer);
+    if (!s || join_timer(j, on_late, s, &s->timer) < 0) {
         free(s);
         request_fail(r, -ENOMEM);
         return;
@@ -235,9 +229,12 @@ bool join_missing(struct request *r)
 
 static struct member *member_called(const struct join *j, struct bytes name)
 {
-    for (size_t i = 0; i < j->count; i++)
-        if (!j->members[i]->is_place && bytes_equal(bytes_of_string(j->members[i]->name), name))
-            return j->members[i];
+    for (size_t i = 0; i < j->count; i++) {
+        struct member *m = j->members[i];
+        if (!m->is_place && bytes_equal(bytes_of_string(m->name), name))
+            /* The other one is before it. */
+            return m->same ? member_called(j, bytes_of_string(m->same)) : m;
+    }
     return NULL;
 }
 
@@ -264,7 +261,8 @@ void join_lookup(struct driver *hub, fuse_req_t req, const char *name)
         if (m && member_is_there(m) && (m->driver.client || member_knows(m, key)))
             lookup_of(j, m, req, name);
         else
-            (void)fuse_reply_err(req, !m ? ENOENT : ENOTCONN);
+            /* ENOTCONN is what programs are told whose mount is dead. */
+            (void)fuse_reply_err(req, !m ? ENOENT : EIO);
         return;
     }
     struct member *owner = join_owner(j, all);

@@ -6,7 +6,8 @@
 #define LIST_PAGE 512
 
 struct owner {
-    uint32_t number; /* of a member */
+    uint64_t serial; /* of a member, and its number */
+    uint32_t number;
     char name[];
 };
 
@@ -66,26 +67,36 @@ static void learn(struct member *m, const struct workspace_listing *l)
     }
 }
 
-uint64_t join_slot(struct member *m, uint64_t slot)
+uint64_t join_slot(const struct member *m, uint64_t slot)
 {
-    uintptr_t known = (uintptr_t)table_get(&m->slots, slot);
-    if (known)
-        return known - 1;
-    uint64_t given = slots_number(m->join->slots, m->service_id, slot << 40) >> 40;
-    /* Without memory it is looked for again. */
-    (void)table_put(&m->slots, slot, (void *)(uintptr_t)(given + 1), NULL);
-    return given;
+    return slots_number(m->join->slots, &m->numbers, slot << 40) >> 40;
 }
 
 /* --- asking a member for its names -------------------------------------------------------------
  */
 
-struct asking {
-    struct member *member;
+struct listed_waiter {
+    struct listed_waiter *next;
     member_listed_fn *done;
     void *context;
+};
+
+struct asking {
+    struct member *member;
+    struct listed_waiter *waiters;
     struct workspace_listing listing;
 };
+
+static void tell(struct listed_waiter *w, const struct workspace_listing *l)
+{
+    while (w) {
+        struct listed_waiter *next = w->next;
+        if (w->done)
+            w->done(w->context, l);
+        free(w);
+        w = next;
+    }
+}
 
 static void page_came(struct request *q, int error, const struct wire_message *reply);
 
@@ -101,9 +112,28 @@ static void ask_page(struct request *q)
     request_send(q, page_came);
 }
 
+static int start_listing(struct member *m)
+{
+    struct asking *a = calloc(1, sizeof *a);
+    struct request *q;
+    if (!a || request_new(&m->driver, NULL, WIRE_WORKSPACE_LIST, NULL, NULL, &q) < 0) {
+        free(a);
+        return -ENOMEM;
+    }
+    *a = (struct asking){.member = m, .waiters = take_ptr(m->listed_next)};
+    m->listing = true;
+    q->context = a;
+    q->quiet = true;
+    for (const struct listed_waiter *w = a->waiters; w; w = w->next)
+        q->quiet &= !w->done;
+    ask_page(q);
+    return 0;
+}
+
 static void page_came(struct request *q, int error, const struct wire_message *reply)
 {
     struct asking *a = q->context;
+    struct member *m = a->member;
     if (error == 0)
         error = workspace_listing_append(&a->listing, &reply->workspaces);
     if (error == 0 && !a->listing.complete &&
@@ -112,10 +142,14 @@ static void page_came(struct request *q, int error, const struct wire_message *r
         return;
     }
     request_free(q);
+    m->listing = false;
     if (error == 0)
-        learn(a->member, &a->listing);
-    if (a->done)
-        a->done(a->context, error == 0 ? &a->listing : NULL);
+        learn(m, &a->listing);
+    /* Who came meanwhile wants to know what is there now. */
+    bool goes_on = member_is_there(m) && !m->join->stopping;
+    if (m->listed_next && (!goes_on || start_listing(m) < 0))
+        tell(take_ptr(m->listed_next), NULL);
+    tell(a->waiters, error == 0 ? &a->listing : NULL);
     buffer_release(&a->listing.names);
     buffer_release(&a->listing.index);
     free(a);
@@ -123,17 +157,16 @@ static void page_came(struct request *q, int error, const struct wire_message *r
 
 int member_list(struct member *m, member_listed_fn *done, void *context)
 {
-    struct asking *a = calloc(1, sizeof *a);
-    struct request *q;
-    if (!a || request_new(&m->driver, NULL, WIRE_WORKSPACE_LIST, NULL, NULL, &q) < 0) {
-        free(a);
+    struct listed_waiter *w = malloc(sizeof *w);
+    if (!w)
         return -ENOMEM;
-    }
-    *a = (struct asking){.member = m, .done = done, .context = context};
-    q->context = a;
-    q->quiet = !done;
-    ask_page(q);
-    return 0;
+    *w = (struct listed_waiter){.next = m->listed_next, .done = done, .context = context};
+    m->listed_next = w;
+    if (m->listing || start_listing(m) == 0)
+        return 0;
+    m->listed_next = w->next;
+    free(w);
+    return -ENOMEM;
 }
 
 /* --- whose a name is -------------------------------------------------------------------------- */
@@ -142,7 +175,7 @@ struct member *join_owner(const struct join *j, struct bytes name)
 {
     const struct owner *o = table_get(&j->owners, hash(j, name));
     struct member *m = o && is_name(o->name, name) ? table_get(&j->by_number, o->number) : NULL;
-    return m && member_is_there(m) ? m : NULL;
+    return m && m->serial == o->serial && member_is_there(m) ? m : NULL;
 }
 
 void join_set_owner(struct join *j, struct bytes name, struct member *m)
@@ -158,6 +191,7 @@ void join_set_owner(struct join *j, struct bytes name, struct member *m)
     struct owner *o = malloc(sizeof *o + name.len + 1);
     if (!o)
         return;
+    o->serial = m->serial;
     o->number = m->number;
     memcpy(o->name, name.data, name.len);
     o->name[name.len] = '\0';

@@ -147,14 +147,8 @@ static void ask(struct part *p)
 void join_readdir(struct request *r)
 {
     struct join *j = r->driver->join;
-    const struct timeval late = {.tv_sec = JOIN_ANSWER_MS / 1000,
-                                 .tv_usec = JOIN_ANSWER_MS % 1000 * 1000};
     struct gather *g = calloc(1, sizeof *g + j->count * sizeof g->parts[0]);
-    if (g)
-        g->timer = evtimer_new(j->hub->base, on_late, g);
-    if (!g || !g->timer || event_add(g->timer, &late) < 0) {
-        if (g && g->timer)
-            event_free(g->timer);
+    if (!g || join_timer(j, on_late, g, &g->timer) < 0) {
         free(g);
         request_fail(r, -ENOMEM);
         return;
@@ -189,8 +183,63 @@ struct driver *join_space(struct driver *hub)
 /* Of an extended attribute, which holds 64 KiB. */
 #define DESCRIBED_MAX 60000
 
+/* As root_describe has them. */
+struct counts {
+    uint64_t round_trips, inodes, read_ahead_bytes, content_bytes;
+    uint64_t lag_us, lag_max_us, ping_us;
+};
+
+static struct counts counts_of(const struct driver *d)
+{
+    struct session_stats now = {0};
+    const struct coherence_times times = coherence_times(d);
+    if (driver_session(d))
+        now = client_stats(driver_session(d));
+    return (struct counts){.round_trips = d->stats.round_trips + now.round_trips,
+                           .inodes = d->inodes.count - 1,
+                           .read_ahead_bytes = d->inodes.tree.bytes,
+                           .content_bytes = d->inodes.content.bytes,
+                           .lag_us = times.lag_us,
+                           .lag_max_us = times.lag_max_us,
+                           .ping_us = times.ping_us};
+}
+
+/* Of all together; of times the longest. */
+static void add_counts(struct counts *all, const struct counts *c)
+{
+    all->round_trips += c->round_trips;
+    all->inodes += c->inodes;
+    all->read_ahead_bytes += c->read_ahead_bytes;
+    all->content_bytes += c->content_bytes;
+    all->lag_us = c->lag_us > all->lag_us ? c->lag_us : all->lag_us;
+    all->lag_max_us = c->lag_max_us > all->lag_max_us ? c->lag_max_us : all->lag_max_us;
+    all->ping_us = c->ping_us > all->ping_us ? c->ping_us : all->ping_us;
+}
+
+static json_t *describe_counts(const struct counts *c)
+{
+    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "round_trips", (json_int_t)c->round_trips,
+                     "inodes", (json_int_t)c->inodes, "read_ahead_bytes",
+                     (json_int_t)c->read_ahead_bytes, "content_bytes", (json_int_t)c->content_bytes,
+                     "lag_us", (json_int_t)c->lag_us, "lag_max_us", (json_int_t)c->lag_max_us,
+                     "ping_us", (json_int_t)c->ping_us);
+}
+
+/* Who says the same of itself: one may lie, or it is one service by two ways. */
+static const struct member *says_the_same(const struct member *m)
+{
+    for (size_t i = 0; i < m->join->count && m->greeted; i++) {
+        const struct member *o = m->join->members[i];
+        if (o != m && o->greeted && !o->is_place && !m->is_place &&
+            memcmp(o->service_id, m->service_id, sizeof o->service_id) == 0)
+            return o;
+    }
+    return NULL;
+}
+
 static json_t *describe_member(const struct member *m)
 {
+    const struct member *same = says_the_same(m);
     const struct driver *d = &m->driver;
     json_t *o = json_pack("{s:s,s:s,s:s,s:I,s:i,s:b}", "name", m->name, "url", m->settings.url,
                           "state", member_state_name(m->state), "since", (json_int_t)m->since,
@@ -199,8 +248,14 @@ static json_t *describe_member(const struct member *m)
         (void)json_object_set_new(o, "provider", json_string(m->provider ? m->provider : ""));
     if (o && m->why && m->state != MEMBER_CONNECTED)
         (void)json_object_set_new(o, "why", json_string(m->why));
+    if (o && same)
+        (void)json_object_set_new(o, "says_it_is", json_string(same->name));
     if (o && m->state == MEMBER_CONNECTED && coherence_confirmed_ms(d) >= 0)
         (void)json_object_set_new(o, "lag_ms", json_integer(coherence_confirmed_ms(d)));
+    if (o && m->state == MEMBER_CONNECTED) {
+        const struct counts c = counts_of(d);
+        (void)json_object_set_new(o, "stats", describe_counts(&c));
+    }
     if (o && !m->is_place)
         (void)json_object_set_new(o, "workspaces", json_integer((json_int_t)m->names.count));
     return o;
@@ -219,7 +274,10 @@ int join_describe(const struct driver *hub, char **ret)
     const struct join *j = hub->join;
     size_t used = 0, shown = 0, connected = 0;
     json_t *members = json_array();
+    struct counts all = {0};
     for (size_t i = 0; i < j->count; i++) {
+        const struct counts own = counts_of(&j->members[i]->driver);
+        add_counts(&all, &own);
         json_t *o = describe_member(j->members[i]);
         char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
         used += text ? strlen(text) + 1 : DESCRIBED_MAX;
@@ -231,11 +289,15 @@ int join_describe(const struct driver *hub, char **ret)
         else
             json_decref(o);
     }
-    json_t *o = json_pack("{s:s,s:o,s:i,s:s,s:{s:b,s:i,s:i,s:i}}", "url", hub->settings->url,
-                          "members", members, "members_left_out", (int)(j->count - shown),
-                          "symlinks", link_mode_name(hub->settings->symlinks), "stats", "connected",
-                          j->count == 0 || connected > 0, "pid", (int)getpid(), "members",
-                          (int)j->count, "members_connected", (int)connected);
+    json_t *stats = describe_counts(&all);
+    json_t *more =
+        json_pack("{s:b,s:i,s:i,s:i}", "connected", j->count == 0 || connected > 0, "pid",
+                  (int)getpid(), "members", (int)j->count, "members_connected", (int)connected);
+    (void)json_object_update(stats, more);
+    json_decref(more);
+    json_t *o = json_pack("{s:s,s:o,s:i,s:s,s:o}", "url", hub->settings->url, "members", members,
+                          "members_left_out", (int)(j->count - shown), "symlinks",
+                          link_mode_name(hub->settings->symlinks), "stats", stats);
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
     json_decref(o);
     if (!text)

@@ -274,7 +274,7 @@ static int drive(struct driver *d, struct outcome *outcome)
     connection_stop(d, &left_behind);
     if (d->join) {
         join_stop(d->join, &left_behind);
-        /* Threads that still connect read the settings of members. */
+        /* Threads still connect. */
         if (left_behind)
             _exit(r < 0 ? EXIT_FAILURE : EXIT_SUCCESS);
         request_fail_all(d, -EIO);

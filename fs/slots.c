@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/table.h"
 #include "config/paths.h"
+#include "service_key.h"
 
 #define NUMBER_BITS 40
 #define HASHED_FIRST UINT64_C(0xf00000) /* slots of 24 bits from here on are given to nobody */
@@ -25,7 +26,7 @@
 
 /* In this machine's byte order: the file never leaves it. */
 struct record {
-    uint8_t service_id[16];
+    struct slots_service service;
     uint32_t slot;
     uint32_t check; /* a record cut short or overwritten is nobody's */
 };
@@ -36,7 +37,7 @@ struct entry {
     uint64_t given;
 };
 
-struct service_count {
+struct url_count {
     uint32_t count;
 };
 
@@ -45,17 +46,18 @@ struct slots {
     uint64_t count;
     bool held; /* somebody kept the lock: it is tried once alone until it is to be had again */
     struct table entries;
-    struct table services; /* hash of the ID -> how many it has */
+    struct table urls; /* hash of a URL's digest -> struct url_count: how many it has */
 };
 
-static uint64_t hash_service(const uint8_t service_id[16])
+static uint64_t hash_url(const struct slots_service *of)
 {
-    return hash_end(hash_bytes(HASH_START, service_id, 16));
+    return hash_end(hash_bytes(HASH_START, of->url, sizeof of->url));
 }
 
 static uint64_t key_of(const struct record *r)
 {
-    return table_hash_pair(hash_service(r->service_id), r->slot);
+    uint64_t service = hash_end(hash_bytes(HASH_START, &r->service, sizeof r->service));
+    return table_hash_pair(service, r->slot);
 }
 
 static uint32_t check_of(const struct record *r)
@@ -67,24 +69,24 @@ static const struct entry *find(const struct slots *s, const struct record *r)
 {
     const struct entry *e = table_get(&s->entries, key_of(r));
     while (e && (e->record.slot != r->slot ||
-                 memcmp(e->record.service_id, r->service_id, sizeof r->service_id) != 0))
+                 memcmp(&e->record.service, &r->service, sizeof r->service) != 0))
         e = e->next;
     return e;
 }
 
-static uint32_t service_has(const struct slots *s, const uint8_t service_id[16])
+static uint32_t url_has(const struct slots *s, const struct slots_service *of)
 {
-    const struct service_count *c = table_get(&s->services, hash_service(service_id));
+    const struct url_count *c = table_get(&s->urls, hash_url(of));
     return c ? c->count : 0;
 }
 
-static int count_service(struct slots *s, const uint8_t service_id[16])
+static int count_url(struct slots *s, const struct slots_service *of)
 {
-    uint64_t key = hash_service(service_id);
-    struct service_count *c = table_get(&s->services, key);
+    uint64_t key = hash_url(of);
+    struct url_count *c = table_get(&s->urls, key);
     if (!c) {
         c = calloc(1, sizeof *c);
-        int r = c ? table_put(&s->services, key, c, NULL) : -ENOMEM;
+        int r = c ? table_put(&s->urls, key, c, NULL) : -ENOMEM;
         if (r < 0) {
             free(c);
             return r;
@@ -103,29 +105,31 @@ static int remember(struct slots *s, const struct record *r, uint64_t given)
     int error = table_put(&s->entries, key_of(r), e, NULL);
     if (error < 0)
         free(e);
-    return error < 0 ? error : count_service(s, r->service_id);
+    return error < 0 ? error : count_url(s, &r->service);
 }
 
 /* The record at the next place. One that is not right takes its place and is nobody's. */
 static int take(struct slots *s, const struct record *r)
 {
     s->count++;
-    return r->check != check_of(r) || find(s, r) ? 0 : remember(s, r, s->count);
+    if (r->check != check_of(r) || s->count >= HASHED_FIRST || find(s, r))
+        return 0;
+    return remember(s, r, s->count);
 }
 
-/* What others have appended. */
+/* What others have appended. A file that is damaged may be of any size. */
 static int read_on(struct slots *s)
 {
     struct record records[READ_AT_ONCE];
-    size_t len;
-    do {
+    size_t len = sizeof records;
+    while (len == sizeof records && s->count + 1 < HASHED_FIRST) {
         int r = file_read_at(s->fd, records, sizeof records, s->count * sizeof records[0], &len);
         if (r < 0)
             return r;
         for (size_t i = 0; i < len / sizeof records[0]; i++)
             if ((r = take(s, &records[i])) < 0)
                 return r;
-    } while (len == sizeof records);
+    }
     return 0;
 }
 
@@ -134,6 +138,8 @@ static int give_locked(struct slots *s, const struct record *r)
     int error = s->fd < 0 ? 0 : read_on(s);
     if (error < 0 || find(s, r))
         return error;
+    if (s->count + 1 >= HASHED_FIRST)
+        return -ENFILE;
     /* At its place: what a write that was cut short left behind it is written over. */
     if (s->fd >= 0 &&
         pwrite(s->fd, r, sizeof *r, (off_t)(s->count * sizeof *r)) != (ssize_t)sizeof *r)
@@ -154,7 +160,7 @@ static int lock(struct slots *s)
 
 static int give(struct slots *s, const struct record *r)
 {
-    if (s->count + 1 >= HASHED_FIRST || service_has(s, r->service_id) >= SLOTS_PER_SERVICE_MAX)
+    if (s->count + 1 >= HASHED_FIRST || url_has(s, &r->service) >= SLOTS_PER_URL_MAX)
         return -ENFILE;
     int error = s->fd >= 0 ? lock(s) : 0;
     if (error < 0)
@@ -170,10 +176,22 @@ static uint64_t hashed(const struct record *r)
     return HASHED_FIRST + key_of(r) % HASHED_COUNT;
 }
 
-uint64_t slots_number(struct slots *s, const uint8_t service_id[16], uint64_t number)
+int slots_service_of(const char *url, const uint8_t service_id[16], struct slots_service *ret)
 {
-    struct record r = {.slot = (uint32_t)(number >> NUMBER_BITS)};
-    memcpy(r.service_id, service_id, sizeof r.service_id);
+    uint8_t of_url[SERVICE_KEY_SIZE], of_both[SERVICE_KEY_SIZE];
+    int r = service_key(url, NULL, of_url);
+    if (r == 0)
+        r = service_key(url, service_id, of_both);
+    if (r < 0)
+        return r;
+    memcpy(ret->url, of_url, sizeof ret->url);
+    memcpy(ret->id, of_both, sizeof ret->id);
+    return 0;
+}
+
+uint64_t slots_number(struct slots *s, const struct slots_service *of, uint64_t number)
+{
+    struct record r = {.service = *of, .slot = (uint32_t)(number >> NUMBER_BITS)};
     r.check = check_of(&r);
     const struct entry *e = find(s, &r);
     if (!e) {
@@ -233,12 +251,12 @@ void slots_free(struct slots *s)
             free(e);
             e = next;
         }
-    struct service_count *c;
+    struct url_count *c;
     cursor = 0;
-    while ((c = table_next(&s->services, &cursor)))
+    while ((c = table_next(&s->urls, &cursor)))
         free(c);
     table_release(&s->entries);
-    table_release(&s->services);
+    table_release(&s->urls);
     close_fd(&s->fd);
     free(s);
 }

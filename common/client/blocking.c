@@ -147,7 +147,8 @@ static int connect_with(const struct stream_options *options, const char *agent,
 int client_connect(const struct stream_options *options, const char *agent, struct client **ret,
                    struct failure *ret_failure)
 {
-    return connect_with(options, agent, WIRE_FEATURE_CHANGES, NULL, ret, ret_failure);
+    return connect_with(options, agent, WIRE_FEATURE_CHANGES | WIRE_FEATURE_USAGE, NULL, ret,
+                        ret_failure);
 }
 
 int client_connect_again(const struct stream_options *options, const char *agent,

@@ -44,11 +44,11 @@ static void connector_free(struct connector *c)
 }
 
 /* Waits, with the lock held, until the time since the last attempt is over or it is to stop. */
-static void wait_locked(struct connector *c, uint32_t ms)
+static void wait_locked(struct connector *c, uint32_t ms, bool hurries)
 {
     int r = 0;
     while (!c->stop && r == 0) {
-        bool hurry = c->hurry && c->options.hurry_ms < ms;
+        bool hurry = hurries && c->hurry && c->options.hurry_ms < ms;
         uint64_t until = c->ended_ns + (hurry ? c->options.hurry_ms : ms) * NSEC_PER_MSEC;
         struct timespec t = {.tv_sec = (time_t)(until / NSEC_PER_SEC),
                              .tv_nsec = (long)(until % NSEC_PER_SEC)};
@@ -78,6 +78,9 @@ static void *connect_thread(void *argument)
     uint32_t backoff_ms = BACKOFF_MIN_MS;
     char last[FAILURE_TEXT_MAX] = "";
     (void)pthread_mutex_lock(&c->lock);
+    c->ended_ns = clock_monotonic_ns();
+    if (c->options.pause_ms)
+        wait_locked(c, c->options.pause_ms, false);
     while (!c->stop) {
         struct client *client;
         struct failure f;
@@ -104,7 +107,7 @@ static void *connect_thread(void *argument)
         memcpy(c->failure, f.text, sizeof c->failure);
         if (c->options.tells_failures && !c->stop)
             (void)eventfd_write(c->options.event_fd, 1);
-        wait_locked(c, backoff_ms);
+        wait_locked(c, backoff_ms, true);
         backoff_ms = backoff_ms * 2 < BACKOFF_MAX_MS ? backoff_ms * 2 : BACKOFF_MAX_MS;
     }
     c->finished = true;
@@ -182,6 +185,11 @@ void connector_last_failure(struct connector *c, char ret[static FAILURE_TEXT_MA
     (void)pthread_mutex_lock(&c->lock);
     memcpy(ret, c->failure, FAILURE_TEXT_MAX);
     (void)pthread_mutex_unlock(&c->lock);
+}
+
+void *connector_context(const struct connector *c)
+{
+    return c->options.context;
 }
 
 void connector_take(struct connector *c, struct client **ret, uint64_t *ret_abandoned)

@@ -7,8 +7,8 @@
 struct connector;
 
 struct connector_options {
-    struct stream_options stream; /* what it points to must live as long as the process */
-    const char *agent;
+    struct stream_options stream; /* what it points to lives as long as context, */
+    const char *agent;            /* and this as long as the process */
     /* NULL, or instead of stream and agent: another way to connect, on the thread. */
     int (*connect)(void *context, struct client **ret, struct failure *ret_failure);
     bool quiet; /* failures are not logged */
@@ -17,8 +17,9 @@ struct connector_options {
     int (*greet)(void *context, struct client *client, struct failure *ret_failure);
     void (*release)(void *context); /* NULL allowed */
     void *context;                  /* owned, once connector_start has succeeded */
-    int event_fd;                   /* written to when it has succeeded, */
+    int event_fd;                   /* lives as context; written to when it has succeeded, */
     bool tells_failures;            /* and after each attempt that failed */
+    uint32_t pause_ms;              /* before the first attempt, whoever waits */
     uint32_t hurry_ms;              /* the pause while somebody waits: spares the other side */
 };
 
@@ -40,9 +41,13 @@ bool connector_has_succeeded(struct connector *c, uint64_t *ret_failed_begun_ns)
 /* What the last attempt that failed said; "": there was none. */
 void connector_last_failure(struct connector *c, char ret[static FAILURE_TEXT_MAX]);
 
+/* The options' context, of which nothing is used by the thread any more when it has succeeded. */
+void *connector_context(const struct connector *c);
+
 /* When it has succeeded: what came of it, and what its HELLO said is abandoned. Frees c.
  * *ret is NULL when it did not succeed after all. */
 void connector_take(struct connector *c, struct client **ret, uint64_t *ret_abandoned);
 
-/* Frees c; false: its thread still runs, and may write to event_fd, until an attempt ends. */
+/* Frees c, and with it the context; false: its thread still runs, and does so when an attempt ends.
+ */
 bool connector_stop(struct connector *c);

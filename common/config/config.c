@@ -289,6 +289,25 @@ int client_settings_load(const struct client_flags *flags, struct client_setting
     return 0;
 }
 
+int client_settings_copy(const struct client_settings *s, struct client_settings *ret)
+{
+    struct client_settings c = *s;
+    char **const fields[] = {&c.url,     &c.service,   &c.token,    &c.token_file,
+                             &c.ca_file, &c.cert_file, &c.key_file, &c.system_prefixes};
+    bool whole = true;
+    for (size_t i = 0; i < ARRAY_SIZE(fields); i++)
+        if (*fields[i]) {
+            *fields[i] = strdup(*fields[i]);
+            whole &= *fields[i] != NULL;
+        }
+    if (!whole) {
+        client_settings_release(&c);
+        return -ENOMEM;
+    }
+    *ret = c;
+    return 0;
+}
+
 void client_settings_release(struct client_settings *s)
 {
     if (s->token)

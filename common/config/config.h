@@ -76,6 +76,8 @@ struct client_settings {
 int client_settings_load(const struct client_flags *flags, struct client_settings *ret,
                          struct failure *ret_failure);
 void client_settings_release(struct client_settings *s);
+/* -ENOMEM */
+int client_settings_copy(const struct client_settings *s, struct client_settings *ret);
 
 /* Reads s->token from s->token_file; nothing if that is NULL. */
 int client_settings_read_token(struct client_settings *s, struct failure *ret_failure);

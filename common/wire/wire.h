@@ -62,6 +62,7 @@ enum wire_features {
     WIRE_FEATURE_ZSTD = 1,
     WIRE_FEATURE_CHANGES = 2, /* the service notices changes (SUBSCRIBE); no more than a promise */
     WIRE_FEATURE_RESUME = 4,  /* the session outlives its connection (WELCOME.key) */
+    WIRE_FEATURE_USAGE = 8,   /* EXEC_USAGE and EGRESS_LOG are answered */
 };
 
 enum wire_workspace_flags {

@@ -343,6 +343,11 @@ static void print_members(json_t *mount)
             (void)printf("\n      ");
             print_text(why);
         }
+        const char *same = json_string_value(json_object_get(member, "says_it_is"));
+        if (same) {
+            (void)printf("\n      it says that it is the same service as ");
+            print_text(same);
+        }
         (void)putchar('\n');
     }
     if (left_out > 0)

@@ -33,7 +33,8 @@ const char top_usage[] =
     "      --once              prints one look as text, all of it, and ends\n"
     "      --json              prints an object a line for each look: \"time\", \"url\", "
     "\"error\"\n"
-    "                          (null, or why the service was not reached), \"service\" and\n"
+    "                          (null, or why the service was not reached), \"note\" (null, or\n"
+    "                          that an older one tells less), \"service\" and\n"
     "                          \"mounts\" as `berth status --json` has them, \"workspaces\",\n"
     "                          \"commands\", and \"egress\": decisions since the last look. See\n"
     "                          berth(1)\n"
@@ -71,6 +72,7 @@ struct top {
     struct top_choice choice;
     uint64_t interval_ms;
     bool once, json, keys;
+    bool reached;      /* the service was, once */
     json_t *decisions; /* the latest */
     json_t *sample;    /* that is shown */
     uint64_t shown_ns; /* since when */
@@ -230,9 +232,13 @@ static void scroll(struct top_choice *c, long rows)
 static size_t rows_of(const struct top *t)
 {
     static const char *const names[] = {"workspaces", "commands", "mounts"};
-    return t->choice.part < TOP_EGRESS
-               ? json_array_size(json_object_get(t->sample, names[t->choice.part]))
-               : json_array_size(t->decisions);
+    if (t->choice.part == TOP_EGRESS)
+        return json_array_size(t->decisions);
+    const json_t *all = json_object_get(t->sample, names[t->choice.part]);
+    size_t rows = json_array_size(all);
+    for (size_t i = 0; t->choice.part == TOP_MOUNTS && i < json_array_size(all); i++)
+        rows += json_array_size(json_object_get(json_array_get(all, i), "members"));
+    return rows;
 }
 
 static void change_interval(struct top *t, bool longer)
@@ -287,6 +293,7 @@ static int run_screen(struct top *t, struct sampler *s, struct top_screen *scree
                 json_decref(t->sample);
                 t->sample = sample;
                 t->shown_ns = now;
+                t->reached |= json_is_null(json_object_get(sample, "error"));
                 keep_decisions(t, sample);
             }
         }
@@ -311,8 +318,7 @@ static int show_looks(struct top *t)
     struct failure failure;
     sampler.source.cli = t->cli;
     /* Before the terminal is another one: what connects may ask for a password on it. */
-    if (cli_connect_alone(t->cli, &sampler.source.client, &failure) < 0)
-        cli_error(t->cli, "%s", failure.text);
+    (void)cli_connect_alone(t->cli, &sampler.source.client, &failure);
     sampler.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int r = sampler.wake < 0 ? -errno : top_screen_open(&screen);
     if (r < 0) {
@@ -323,10 +329,13 @@ static int show_looks(struct top *t)
     if (r == 0)
         r = run_screen(t, &sampler, screen);
     top_screen_close(screen);
+    const char *error = json_string_value(json_object_get(t->sample, "error"));
     if (r < 0)
         cli_error(t->cli, "%s", strerror(-r));
+    else if (!t->reached && error)
+        cli_error(t->cli, "%s", error);
     /* The other thread may be waiting for a service, which the end of the process ends. */
-    return r < 0 ? CLI_FAILED : CLI_OK;
+    return r < 0 || (!t->reached && error) ? CLI_FAILED : CLI_OK;
 }
 
 int cmd_top(struct cli *cli, int argc, char **argv)

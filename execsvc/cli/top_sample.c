@@ -2,9 +2,11 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "cli/exec_find.h"
 #include "cli/exec_json.h"
@@ -152,19 +154,22 @@ static int take_used(struct taking *t, const struct wire_exec_used *u)
     return r ? -ENOMEM : 0;
 }
 
+/* A service ends the connection for a message that it does not know. */
+static bool is_older(const struct client *client)
+{
+    return client && !(client_peer(client)->features & WIRE_FEATURE_USAGE);
+}
+
 static int take_commands(struct taking *t)
 {
     int r = exec_each(t->client, NULL, NULL, on_command, t, &t->failure);
-    if (r < 0 || json_array_size(t->commands) == 0 || t->source->is_older)
+    if (r < 0 || json_array_size(t->commands) == 0 || is_older(t->client))
         return r;
     struct wire_frame *reply;
     const struct wire_message request = {.type = WIRE_EXEC_USAGE};
     r = cli_call(t->client, &request, &reply, &t->failure);
-    if (r < 0) {
-        /* A service ends the connection for a message that it does not know. */
-        t->source->is_older = strstr(t->failure.text, "unknown message type") != NULL;
+    if (r < 0)
         return r;
-    }
     uint32_t offset = 0;
     struct bytes element;
     while (r == 0 && wire_list_next(&reply->message.exec_usage_reply.items, &offset, &element)) {
@@ -237,9 +242,9 @@ static int take_egress(struct taking *t)
 /* --- mounts ------------------------------------------------------------------------------------
  */
 
-static int add_rate(struct taking *t, json_t *mount)
+/* Of a mount, or a member of one; point: its name among them. */
+static int add_rate(struct taking *t, json_t *mount, const char *point)
 {
-    const char *point = json_string_value(json_object_get(mount, "mountpoint"));
     json_t *trips = json_object_get(json_object_get(mount, "stats"), "round_trips");
     const json_t *before = point ? json_object_get(t->source->trips_before, point) : NULL;
     json_t *rate = json_null();
@@ -256,13 +261,21 @@ static int add_rate(struct taking *t, json_t *mount)
 /* Those that were killed leave nothing behind but a sample without mounts. */
 static json_t *take_mounts(struct taking *t)
 {
-    json_t *mounts = NULL, *mount;
-    size_t i;
+    json_t *mounts = NULL, *mount, *member;
+    size_t i, k;
     if (mounts_json(&mounts) < 0)
         return json_array();
     json_array_foreach(mounts, i, mount)
     {
-        (void)add_rate(t, mount);
+        const char *point = json_string_value(json_object_get(mount, "mountpoint"));
+        (void)add_rate(t, mount, point);
+        json_array_foreach(json_object_get(mount, "members"), k, member)
+        {
+            const char *name = json_string_value(json_object_get(member, "name"));
+            _cleanup_free_ char *key = NULL;
+            if (point && name && asprintf(&key, "%s//%s", point, name) >= 0)
+                (void)add_rate(t, member, key);
+        }
     }
     return mounts;
 }
@@ -288,16 +301,13 @@ static int take_service(struct taking *t, json_t **ret)
         r = allowed(take_workspaces(t));
     if (r == 0)
         r = allowed(take_commands(t));
-    if (r == 0 && !s->is_older)
+    if (r == 0 && !is_older(s->client))
         r = allowed(take_egress(t));
     if (r < 0) {
         client_free(s->client);
         s->client = NULL;
     }
-    return s->is_older ? failure_set(&t->failure, -EOPNOTSUPP,
-                                     "the service is older than this berth: what commands use, and "
-                                     "what the proxy decides, cannot be shown")
-                       : r;
+    return r;
 }
 
 static json_t *now_json(void)
@@ -313,6 +323,12 @@ static json_t *put_together(struct taking *t, json_t *service, bool reached)
     int r = json_object_set_new(all, "time", now_json());
     r |= json_object_set_new(all, "url", text_json(t->source->cli->settings.url));
     r |= json_object_set_new(all, "error", reached ? json_null() : text_json(t->failure.text));
+    r |= json_object_set_new(all, "note",
+                             is_older(t->source->client)
+                                 ? json_string("this service is older than this berth: what "
+                                               "commands use, and what the proxy decides, is not "
+                                               "shown")
+                                 : json_null());
     r |= json_object_set_new(all, "service", service ? service : json_null());
     r |= json_object_set(all, "workspaces", t->workspaces);
     r |= json_object_set(all, "commands", t->commands);

@@ -16,7 +16,6 @@
 struct top_source {
     struct cli *cli;
     struct client *client; /* NULL: not connected */
-    bool is_older;         /* than WIRE_EXEC_USAGE */
     bool follows;          /* egress_position is one */
     uint64_t egress_position;
     uint64_t taken_ns;    /* the last sample; 0: there was none */

@@ -7,6 +7,7 @@
 
 #define GAP 2          /* between columns */
 #define FLEXIBLE_MIN 8 /* a column that takes what is left, before others go */
+#define SHRUNK_MIN 16  /* what one with a maximum keeps for its sake */
 #define LEFT_OUT SIZE_MAX
 
 int top_table_begin(struct top_table *t, const struct top_column *columns, size_t count)
@@ -87,6 +88,20 @@ static bool drop_one(const struct top_table *t, size_t *widths)
     return true;
 }
 
+/* So that the flexible one has what its cells are wide. */
+static void shrink(const struct top_table *t, size_t *widths, size_t flexible, size_t columns)
+{
+    size_t wanted = fixed_width(t, widths) + widths[flexible];
+    for (size_t i = 0; i < t->column_count && wanted > columns; i++) {
+        size_t spare = t->columns[i].max && widths[i] != LEFT_OUT && widths[i] > SHRUNK_MIN
+                           ? widths[i] - SHRUNK_MIN
+                           : 0;
+        spare = spare < wanted - columns ? spare : wanted - columns;
+        widths[i] -= spare;
+        wanted -= spare;
+    }
+}
+
 size_t *top_table_fit(const struct top_table *t, size_t columns)
 {
     size_t flexible = 0;
@@ -101,10 +116,10 @@ size_t *top_table_fit(const struct top_table *t, size_t columns)
         return widths;
     while (fixed_width(t, widths) + FLEXIBLE_MIN > columns && drop_one(t, widths))
         ;
+    shrink(t, widths, flexible, columns);
     size_t fixed = fixed_width(t, widths);
     size_t left = columns > fixed ? columns - fixed : 0;
-    /* Where it is the last it need not be filled up. */
-    if (flexible + 1 < t->column_count || widths[flexible] > left)
+    if (widths[flexible] > left)
         widths[flexible] = left;
     return widths;
 }

@@ -10,7 +10,8 @@ struct top_column {
     bool right;    /* aligned, as numbers are */
     bool flexible; /* takes what is left; one of each table */
     unsigned drop; /* 0: stays; else the greatest goes first */
-    size_t max;    /* columns that it takes at most; 0: as many as its widest cell */
+    size_t max;    /* columns that it takes at most, and fewer for the flexible one; 0: as many
+                      as its widest cell */
 };
 
 struct top_table {

@@ -449,6 +449,9 @@ static int add_head(const json_t *sample, size_t columns, struct top_page *page)
     } else if (r == 0) {
         r = add_line(page, columns, TOP_PLAIN, buffer_view(&second));
     }
+    const char *note = string(sample, "note");
+    if (r == 0 && *note)
+        r = add_line(page, columns, TOP_WARNING, bytes_of_string(note));
     return r < 0 ? -ENOMEM : 0;
 }
 
@@ -477,7 +480,10 @@ static int add_table(struct top_page *page, const struct top_table *t, size_t co
     _cleanup_buffer_ struct buffer line = {0};
     if (!widths)
         return -ENOMEM;
-    int r = top_table_title(t, widths, &line);
+    /* Where there is no room for a row the title says so. */
+    int r = rows == 0 && t->count
+                ? buffer_printf(&line, "%s ... %zu more", t->columns[0].title, t->count)
+                : top_table_title(t, widths, &line);
     if (r == 0)
         r = add_line(page, columns, TOP_TITLE, buffer_view(&line));
     scroll = scroll < t->count ? scroll : t->count ? t->count - 1 : 0;

@@ -422,10 +422,10 @@ static int begin_frames(struct connection *c)
         .max_payload = WIRE_PAYLOAD_MAX,
         .max_calls = CONNECTION_CALLS_MAX,
         .window = CONNECTION_WINDOW,
-        .features =
-            WIRE_FEATURE_ZSTD | (store_detects(c->server->store)
-                                     ? (uint64_t)WIRE_FEATURE_CHANGES
-                                     : 0), /* the client knows whether there is a wire to save */
+        .features = WIRE_FEATURE_ZSTD | WIRE_FEATURE_USAGE |
+                    (store_detects(c->server->store)
+                         ? (uint64_t)WIRE_FEATURE_CHANGES
+                         : 0), /* the client knows whether there is a wire to save */
         .agent = "berthd " BERTH_VERSION,
         .epoch = s->epoch,
         .resume = park_find,

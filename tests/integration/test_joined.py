@@ -8,65 +8,14 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
 
 from lib import harness as parts
 from lib import mounts
-
-SOON = 2.6  # seconds: JOIN_ANSWER_MS, and what a busy machine takes
-
-
-@pytest.fixture
-def configure(harness):
-    """configure(NAME=service or URL, …): the file that all programs of the test read."""
-    def go(**services):
-        directory = harness.directory / "home" / "config" / "berth"
-        directory.mkdir(parents=True, exist_ok=True)
-        urls = {name: getattr(service, "url", service) for name, service in services.items()}
-        (directory / "berth.json").write_text(json.dumps(
-            {"client": {"services": {name: {"url": url} for name, url in urls.items()}}}))
-        return ":".join(urls)
-    return go
-
-
-@pytest.fixture
-def join(harness, fuse_works, configure):
-    """join(NAME=service, …, options=[…]): a mount of these."""
-    def go(options=(), services=None, **members):
-        names = configure(**members) if members else ""
-        path = harness.new_path("joined")
-        path.mkdir()
-        argv = [harness.program("berthfs"), path, "-f", "-o", f"services={services or names}"]
-        for option in options:
-            argv += ["-o", option]
-        return parts.Mount(harness, argv, path, harness.env)
-    return go
-
-
-@pytest.fixture
-def berth(harness):
-    def go(*words, **keywords):
-        return harness.run([harness.program("berth"), *words], env=harness.env, **keywords)
-    return go
-
-
-def members(mount):
-    told = json.loads(os.getxattr(mount.path, "user.berth.mount"))
-    return {member["name"]: member for member in told["members"]}
-
-
-def until_state(mount, name, state, timeout=15):
-    parts.wait_until(lambda: members(mount)[name]["state"] == state, timeout, f"{name} {state}")
-
-
-def within(seconds, function, *arguments):
-    begun = time.monotonic()
-    result = function(*arguments)
-    took = time.monotonic() - begun
-    assert took < seconds, f"took {took:.2f} s"
-    return result
+from lib.joined import SOON, berth, configure, join, members, until_state, within  # noqa: F401, fixtures
 
 
 def kill(service):
@@ -288,16 +237,21 @@ def test_another_service_at_the_same_place(join, start_service, berth):
     assert other.running()
 
 
-def test_same_service_twice(join, start_service, berth):
+def test_same_service_twice(join, start_service, start_relay, berth):
+    """By the same URL it is used once; by another one it is what it is: nobody can tell that none lies."""
     a = start_service()
-    mount = join(A=a, B=a)
+    mount = join(A=a, B=a, C=start_relay(a).url)
     berth("--service", "A", "create", "w", check=True)
-    assert os.listdir(mount.path) == ["w"]
-    # Whichever was connected first is used.
-    parts.wait_until(lambda: sorted(m["state"] for m in members(mount).values()) ==
-                     ["connected", "refused"], what="it is noticed")
-    [why] = [m["why"] for m in members(mount).values() if m["state"] == "refused"]
-    assert "the same service as" in why
+    until_state(mount, "C", "connected")
+    assert sorted(os.listdir(mount.path)) == ["w", "w@C"]
+    (mount.path / "w" / "f").write_text("x")
+    for name in ("w@A", "w@B", "w@C"):
+        assert (mount.path / name / "f").read_text() == "x"
+    told = members(mount)
+    assert [told[name]["state"] for name in "ABC"] == ["connected", "refused", "connected"]
+    assert told["B"]["why"] == "A has the same URL and credentials"
+    assert (told["A"]["says_it_is"], told["C"]["says_it_is"]) == ("C", "A")
+    assert "it says that it is the same service as A" in berth("status").stdout
 
 
 def test_cache_on_disk_of_each(join, start_service, berth, caches_kept):
@@ -426,6 +380,53 @@ def test_places_come_and_go(join, harness, start_service, berth, configure):
     second.unlink()
     parts.wait_until(lambda: os.listdir(mount.path) == ["w"], what="all are gone")
     (mount.path / "w" / "f").write_text("x")
+
+
+@pytest.mark.long
+def test_places_that_never_answer_leave_nothing_behind(join, harness, start_service, configure):
+    a = start_service()
+    configure(A=a)
+    path = harness.directory / "home" / "config" / "berth" / "berth.json"
+    path.write_text(json.dumps({"client": {**json.loads(path.read_text())["client"], "connect_timeout": 1}}))
+    mount = join(services="all", options=["timeout=5"])
+    until_state(mount, "A", "connected")
+    pid = json.loads(os.getxattr(mount.path, "user.berth.mount"))["stats"]["pid"]
+
+    def held():
+        return len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task"))
+
+    first = held()
+    for i in range(8):
+        name = f"p{i}"
+        made = place(harness, a, name, url="exec:sleep 100")
+        parts.wait_until(lambda: name in members(mount), what="the place's")
+        asking = threading.Thread(target=os.path.exists, args=[mount.path / name])
+        asking.start()
+        until_state(mount, name, "connecting")
+        made.unlink()
+        parts.wait_until(lambda: name not in members(mount), what="it is gone")
+        asking.join(10)
+    parts.wait_until(lambda: held() <= first, 20, "threads and descriptors")
+
+
+@pytest.mark.long
+def test_a_disk_that_hangs_keeps_nobody_out(join, harness, start_service, start_relay, start_mount, berth):
+    """The cache is on a mount whose service does not answer."""
+    a, holder = start_service(), start_service()
+    berth("--url", a.url, "create", "w", check=True)
+    berth("--url", holder.url, "create", "cache", check=True)
+    relay = start_relay(holder)
+    slow = start_mount(holder, url=relay.url, options=["cache=no", "timeout=60"])
+    os.listdir(slow.path / "cache")
+    relay.stall()
+    try:
+        harness.env["XDG_CACHE_HOME"] = str(slow.path / "cache")
+        mount = join(A=a, B="unix:/nowhere/at/all")
+        until_state(mount, "A", "connected", 8)
+        (mount.path / "w" / "f").write_text("x")
+        assert within(1, (mount.path / "w" / "f").read_text) == "x"
+    finally:
+        relay.resume()
 
 
 def test_all_without_anything(join, harness, start_service, run_berth):

@@ -72,7 +72,8 @@ def test_all_of_it_is_described(harness, run_berth, tmp_path):
     rare = {"mounts[].error", "mounts[].workspace", "mounts[].workspace_hex", "mounts[].token_file",
             "mounts[].ca_file", "mounts[].cert_file", "mounts[].key_file", "mounts[].stats.served_as_of",
             "service.granted.workspace", "service.granted.expires", "service.fenced[].workspace",
-            "service.fenced[].NAME", "mounts[].members[].provider", "mounts[].members[].lag_ms"}
+            "service.fenced[].NAME", "mounts[].members[].provider", "mounts[].members[].lag_ms",
+            "mounts[].members[].says_it_is"}
     assert not missing - rare, "described, and not there"
 
 

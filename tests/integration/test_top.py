@@ -11,7 +11,9 @@ import pytest
 
 from lib import berthwire as wire
 from lib.access import call, connect
+from lib.berthwire import encode
 from lib.exec_client import DETACH, ExecClient
+from lib.peer_service import PeerService
 from lib.screen import Screen
 
 pytestmark = pytest.mark.sandbox
@@ -102,7 +104,7 @@ def test_as_json_with_a_mount(berth, harness, service, run_berth):
         process.kill()
         process.communicate(timeout=20)
     for look in (first, second):
-        assert set(look) == {"time", "url", "error", "service", "workspaces", "commands", "mounts", "egress"}
+        assert set(look) == {"time", "url", "error", "service", "workspaces", "commands", "mounts", "egress", "note"}
         assert look["error"] is None and look["service"]["workspaces"] == 3
     busy = next(one for one in second["workspaces"] if one["id"] == "busy")
     assert busy["commands"] == busy["processes"] == 2 and busy["memory_bytes"] > 4096
@@ -111,6 +113,38 @@ def test_as_json_with_a_mount(berth, harness, service, run_berth):
     assert by_words["sh"]["cpu_ms"] >= 10 and by_words["sleep"]["memory_bytes"] > 4096
     ours = next(one for one in second["mounts"] if one["mountpoint"] == str(mount.path))
     assert ours["state"] == "connected" and ours["round_trips_per_s"] >= 0
+
+
+class OlderService(PeerService):
+    """It ends the connection for messages that it does not know, and says of none that it knows it."""
+    connections = 0
+
+    def answer(self, wire, got):
+        if got.name == "HELLO":
+            self.connections += 1
+        if got.name == "STATUS":
+            wire.send("STATUS_REPLY", got.tag, json=b'{"pid": 1, "workspaces": 1}')
+        elif got.name == "WORKSPACE_LIST":
+            wire.send("WORKSPACES", got.tag, items=[encode("WORKSPACE", thread_id=b"one", name=b"one", state=1)])
+        elif got.name == "EXEC_LIST":
+            wire.send("EXEC_COMMANDS", got.tag, items=[encode("EXEC_COMMAND", serial=1, processes=1)])
+        elif got.name in ("EXEC_USAGE", "EGRESS_LOG"):
+            wire.close()
+        else:
+            super().answer(wire, got)
+
+
+def test_a_service_that_is_older(harness):
+    service = OlderService(harness.short / "older.sock")
+    argv = [str(harness.program("berth")), "--url", service.url, "top"]
+    result = harness.run([*argv, "--once"], env=harness.env, check=True)
+    assert "this service is older" in result.stdout and not result.stderr and re.search(r"^one ", result.stdout, re.M)
+    with subprocess.Popen([*argv, "--json", "--interval", "0.2"], env=harness.env, stdout=subprocess.PIPE) as process:
+        looks = [json.loads(process.stdout.readline()) for _ in range(3)]
+        process.kill()
+    assert all(look["error"] is None and "older" in look["note"] for look in looks)
+    assert service.connections == 2, "one for each program"
+    service.close()
 
 
 # --- on a terminal -----------------------------------------------------------------------------

@@ -416,6 +416,43 @@ static void test_disk_that_does_not_answer(void **state)
     assert_int_equal(umount2(file, MNT_DETACH), 0);
 }
 
+/* It is opened beside the loop, which goes on without it. */
+static void test_directory_that_does_not_answer(void **state)
+{
+    const struct place *p = *state;
+    char options[128];
+    struct failure f = {0};
+    struct disk *d;
+    if (geteuid() != 0 || access("/dev/fuse", R_OK | W_OK) < 0)
+        skip();
+    const struct disk_options o = {.url = URL, .size_max = DISK_SIZE_DEFAULT};
+    assert_int_equal(disk_begin(&o, &d), 0);
+    assert_true(disk_wait(d, 10000, &f));
+    assert_int_equal(f.error, 0);
+    assert_int_equal(disk_attach(d, p->loop), 0);
+    put(d, 1, 100);
+    close_disk(d);
+
+    int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    assert_true(fuse >= 0);
+    (void)snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=0,group_id=0", fuse);
+    assert_int_equal(mount("silent", p->path, "fuse", 0, options), 0);
+    uint64_t before = clock_monotonic_ns();
+    assert_int_equal(disk_begin(&o, &d), 0);
+    assert_false(disk_wait(d, 50, &f));
+    assert_int_equal(disk_attach(d, p->loop), 0);
+    const struct disk_key key = key_of(1, 100);
+    assert_int_equal(disk_get(d, &key, on_answer, &answer), -ENOENT);
+    assert_int_equal(disk_age_ms(d), -1);
+    put(d, 2, 100);
+    assert_int_equal(disk_stats(d).entries, 0);
+    disk_leave(d);
+    assert_true(clock_monotonic_ns() - before < DISK_TIMEOUT_MS * NSEC_PER_MSEC);
+    /* The thread ends when the filesystem does, and frees what it has. */
+    assert_int_equal(umount2(p->path, MNT_DETACH), 0);
+    close_fd(&fuse);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -432,6 +469,7 @@ int main(void)
         TEST(test_no_place),
         TEST(test_full_disk),
         TEST(test_disk_that_does_not_answer),
+        TEST(test_directory_that_does_not_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,14 +12,25 @@
 
 #define NUMBER(slot, low) ((uint64_t)(slot) << 40 | (low))
 
-static const uint8_t first[16] = "first", second[16] = "second";
+static const uint8_t first_id[16] = "first", second_id[16] = "second";
+static struct slots_service first_service, second_service;
+static const struct slots_service *const first = &first_service, *const second = &second_service;
 static char directory[] = "/tmp/berth-slots-XXXXXX";
 static char path[64];
+
+static struct slots_service service(const char *url, const uint8_t id[16])
+{
+    struct slots_service s;
+    assert_int_equal(slots_service_of(url, id, &s), 0);
+    return s;
+}
 
 static int make(void **state)
 {
     if (!mkdtemp(directory))
         return -1;
+    first_service = service("unix:/a", first_id);
+    second_service = service("unix:/b", second_id);
     (void)snprintf(path, sizeof path, "%s/joined", directory);
     return 0;
 }
@@ -109,15 +120,58 @@ static void test_damaged(void **state)
     slots_free(s);
 }
 
+/* What a service says of itself gives it nothing of another's, wherever that is. */
+static void test_one_that_takes_an_id(void **state)
+{
+    const struct slots_service liar = service("unix:/liar", first_id);
+    struct slots *s = reopen(NULL);
+    uint64_t lied = slots_number(s, &liar, NUMBER(700, 1));
+    uint64_t a = slots_number(s, first, NUMBER(700, 1));
+    assert_true(a != lied);
+    s = reopen(s);
+    assert_int_equal(slots_number(s, &liar, NUMBER(700, 1)), lied);
+    assert_int_equal(slots_number(s, first, NUMBER(700, 1)), a);
+    slots_free(s);
+}
+
 static void test_one_that_makes_slots_up(void **state)
 {
     struct slots *s = reopen(NULL);
-    for (uint64_t i = 1000; i < 1000 + SLOTS_PER_SERVICE_MAX + 10; i++)
+    for (uint64_t i = 1000; i < 1000 + SLOTS_PER_URL_MAX + 10; i++)
         (void)slots_number(s, second, NUMBER(i, 1));
     /* The last ones share slots that nobody is given. */
-    assert_true(slots_number(s, second, NUMBER(1000 + SLOTS_PER_SERVICE_MAX + 9, 1)) >> 40 >=
-                0xf00000);
+    assert_true(slots_number(s, second, NUMBER(1000 + SLOTS_PER_URL_MAX + 9, 1)) >> 40 >= 0xf00000);
     assert_true(slots_number(s, first, NUMBER(5, 1)) >> 40 < 0xf00000);
+    slots_free(s);
+}
+
+/* Nor does it get more by saying that it is another one. */
+static void test_one_that_makes_ids_up(void **state)
+{
+    struct slots *s = reopen(NULL);
+    struct slots_service liar = service("unix:/c", first_id);
+    for (uint32_t i = 0; i < SLOTS_PER_URL_MAX + 10; i++) {
+        memcpy(liar.id, &i, sizeof i);
+        (void)slots_number(s, &liar, NUMBER(1, 1));
+    }
+    assert_true(slots_number(s, &liar, NUMBER(1, 1)) >> 40 >= 0xf00000);
+    const struct slots_service honest = service("unix:/d", first_id);
+    assert_true(slots_number(s, &honest, NUMBER(1, 1)) >> 40 < 0xf00000);
+    slots_free(s);
+}
+
+/* Nobody reads on for ever. */
+static void test_a_file_without_end(void **state)
+{
+    struct slots *s = reopen(NULL);
+    uint64_t a = slots_number(s, first, NUMBER(1, 1));
+    slots_free(s);
+    assert_int_equal(truncate(path, (off_t)1 << 40), 0);
+    alarm(30);
+    s = reopen(NULL);
+    assert_int_equal(slots_number(s, first, NUMBER(1, 1)), a);
+    assert_true(slots_number(s, first, NUMBER(40000, 1)) >> 40 >= 0xf00000);
+    alarm(0);
     slots_free(s);
 }
 
@@ -128,7 +182,10 @@ int main(void)
         cmocka_unit_test(test_two_mounts),
         cmocka_unit_test(test_locked),
         cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_one_that_takes_an_id),
         cmocka_unit_test(test_one_that_makes_slots_up),
+        cmocka_unit_test(test_one_that_makes_ids_up),
+        cmocka_unit_test(test_a_file_without_end),
     };
     return cmocka_run_group_tests(tests, make, clean);
 }
