@@ -32,7 +32,7 @@ class Http:
     def __init__(self, url, token=None, **keywords):
         self.connection = raw.connect(url, **keywords)
         self.token = token
-        self.received = b""
+        self.received = bytearray()
 
     def __enter__(self):
         return self
@@ -49,20 +49,23 @@ class Http:
     def _receive(self):
         chunk = self.connection.recv(1 << 18)
         if not chunk:
-            raise EOFError(self.received)
+            raise EOFError(bytes(self.received))
         self.received += chunk
 
     def _take(self, size):
         while len(self.received) < size:
             self._receive()
-        taken, self.received = self.received[:size], self.received[size:]
+        taken = bytes(self.received[:size])
+        del self.received[:size]
         return taken
 
     def _line(self):
         while b"\r\n" not in self.received:
             self._receive()
-        line, _, self.received = self.received.partition(b"\r\n")
-        return line.decode("latin-1")
+        end = self.received.index(b"\r\n")
+        line = self.received[:end].decode("latin-1")
+        del self.received[:end + 2]
+        return line
 
     def _chunks(self):
         while True:

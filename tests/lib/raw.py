@@ -104,7 +104,7 @@ class Stream:
 
     def __init__(self, url, token=None, greet=True, connection=None, **keywords):
         self.connection = connection or connect(url, **keywords)
-        self.received = b""
+        self.received = bytearray()
         self.tag = 1
         self.connection.sendall(request(token=token))
         while b"\r\n\r\n" not in self.received:
@@ -137,8 +137,8 @@ class Stream:
         length, kind, _, tag = HEADER.unpack_from(self.received)
         while len(self.received) < HEADER.size + length:
             self._receive()
-        payload = self.received[HEADER.size:HEADER.size + length]
-        self.received = self.received[HEADER.size + length:]
+        payload = bytes(self.received[HEADER.size:HEADER.size + length])
+        del self.received[:HEADER.size + length]
         return kind, tag, payload
 
     def open_call(self, kind, payload):
