@@ -7,29 +7,6 @@
 #include "base/cleanup.h"
 #include "cli/here.h"
 
-#define ELSEWHERE "go elsewhere (cd), or name the service: berth --service NAME %s …, or --url URL"
-
-bool at_place_stand(struct cli *cli)
-{
-    struct failure failure;
-    if (cli->url_given || cli->here)
-        return true;
-    struct here *here = calloc(1, sizeof *here);
-    int r = here ? here_find(NULL, here, &failure) : failure_set(&failure, -ENOMEM, "no memory");
-    if (r == 0) {
-        cli->stands = here;
-        cli_use_here(cli, here);
-        return true;
-    }
-    free(here);
-    /* In none that says which service it is of. */
-    bool unclear = r == -ENOTUNIQ || r == -ENOTCONN || r == -ETIMEDOUT || r == -EPERM;
-    if (!unclear || !cli->command->changes)
-        return true;
-    cli_error(cli, "%s; " ELSEWHERE, failure.text, cli->command->name);
-    return false;
-}
-
 /* A mount speaks for the workspace in which we stand; of others their place knows better. */
 static bool stands_in(const struct cli *cli, const char *name)
 {
@@ -63,10 +40,12 @@ int at_place_find(const struct cli *cli, const char *key, bool by_name, struct p
         cli_error(cli, "%s", failure.text);
     if (r < 0 || !cli->here || !cli->command->changes || strcmp(cli->here->url, ret->url) == 0)
         return r < 0 ? r : 1;
+    const char *service = cli->here->own_credentials ? cli->here->member : NULL;
     cli_error(cli,
               "%s: a provider (%s) made one, and the service of the mount in which you stand, %s, "
-              "may have one: " ELSEWHERE,
-              key, ret->provider, cli->here->url, cli->command->name);
+              "may have one: go elsewhere (cd), or name the service: berth %s %s %s …",
+              key, ret->provider, cli->here->url, service ? "--service" : "--url",
+              service ? service : cli->here->url, cli->command->name);
     return -ENOTUNIQ;
 }
 
@@ -82,15 +61,13 @@ static bool is_usable(const struct cli *cli, const char *key, const struct place
     return false;
 }
 
-bool at_place_use(struct cli *cli, const char *key, bool by_name)
+static bool use_place(struct cli *cli, const struct which *w)
 {
     _cleanup_place_ struct place p = {0};
-    if (!at_place_stand(cli))
-        return false;
-    int r = at_place_find(cli, key, by_name, &p);
+    int r = at_place_find(cli, w->key, w->by_name, &p);
     if (r <= 0)
         return r == 0;
-    if (!is_usable(cli, key, &p))
+    if (!is_usable(cli, w->key, &p))
         return false;
     free(cli->place_url);
     cli->place_url = take_ptr(p.url);
@@ -100,6 +77,22 @@ bool at_place_use(struct cli *cli, const char *key, bool by_name)
     cli->flags.alone = true;
     cli->control = NULL;
     return true;
+}
+
+bool at_place_use(struct cli *cli, struct which *w)
+{
+    return which_find(cli, w) == 0 && use_place(cli, w);
+}
+
+bool at_place_use_id(struct cli *cli, const char **word, char id[static WHICH_ID_SIZE])
+{
+    const struct which w = {.key = id};
+    if (!*word)
+        return which_service(cli);
+    if (which_find_id(cli, *word, id) < 0)
+        return false;
+    *word = id;
+    return use_place(cli, &w);
 }
 
 int at_place_connect(struct cli *cli, struct client **ret)
@@ -136,21 +129,35 @@ void at_place_leave(struct cli *cli)
     *cli = (struct cli){0};
 }
 
-int at_places_connect(struct at_places *at, const char *key, bool by_name, struct client **ret)
+int at_places_connect_own(struct at_places *at, struct client **ret)
+{
+    struct cli *cli = at->cli;
+    if (!cli_load_settings(cli))
+        return -EINVAL;
+    if (at->own && strcmp(at->own_url, cli->settings.url) != 0)
+        client_free(take_ptr(at->own));
+    if (!at->own) {
+        free(at->own_url);
+        at->own_url = strdup(cli->settings.url);
+        int r = at->own_url ? cli_connect(cli, &at->own) : -ENOMEM;
+        if (r < 0)
+            return r;
+    }
+    *ret = at->own;
+    return 0;
+}
+
+int at_places_connect(struct at_places *at, struct which *w, struct client **ret)
 {
     _cleanup_place_ struct place p = {0};
-    if (!at_place_stand(at->cli))
-        return -ENOTUNIQ;
-    int r = at_place_find(at->cli, key, by_name, &p);
+    int r = which_find(at->cli, w);
+    if (r == 0)
+        r = at_place_find(at->cli, w->key, w->by_name, &p);
     if (r < 0)
         return r;
-    if (r == 0) {
-        if (!at->own && (r = cli_connect(at->cli, &at->own)) < 0)
-            return r;
-        *ret = at->own;
-        return 0;
-    }
-    if (!is_usable(at->cli, key, &p))
+    if (r == 0)
+        return at_places_connect_own(at, ret);
+    if (!is_usable(at->cli, w->key, &p))
         return -ENOENT;
     if (!at->client || strcmp(at->other.place_url, p.url) != 0) {
         if (at->client)
@@ -171,5 +178,6 @@ void at_places_release(struct at_places *at)
         client_free(take_ptr(at->own));
     if (at->client)
         client_free(take_ptr(at->client));
+    free(at->own_url);
     at_place_leave(&at->other);
 }

@@ -3,13 +3,8 @@
 #pragma once
 
 #include "cli/cli.h"
+#include "cli/which.h"
 #include "places/place.h"
-
-/* For commands that name workspaces by ID, before anything else here: unless the user named a
- * service, it is that of the mount that the working directory is in, if it is in one. False: which
- * service is meant cannot be told, the command would change something, and it was said what to
- * type. */
-bool at_place_stand(struct cli *cli);
 
 /* The place of a workspace, by thread ID or (by_name) directory name. 1: *ret; 0: it has none, or
  * another service is meant: one that the user named, or that of the workspace in which we stand,
@@ -17,10 +12,15 @@ bool at_place_stand(struct cli *cli);
  * another's. */
 int at_place_find(const struct cli *cli, const char *key, bool by_name, struct place *ret);
 
-/* From now on the service is that of the workspace's place, if it has one and nobody named another.
- * Of environment and configuration neither URL nor credentials are used then: they are another
- * service's. False: it has one that cannot be used now; said. Call it before cli_load_settings. */
-bool at_place_use(struct cli *cli, const char *key, bool by_name);
+/* which_find, and from then on the service is that of the workspace's place, if it has one and
+ * nobody named another. Of environment and configuration neither URL nor credentials are used then:
+ * they are another service's. False: it has one that cannot be used now; said. Call it before
+ * cli_load_settings. */
+bool at_place_use(struct cli *cli, struct which *w);
+
+/* The same for what takes thread IDs: *word becomes `id`, which holds it. NULL stays so: of all
+ * workspaces of the service that is meant (which_service). */
+bool at_place_use_id(struct cli *cli, const char **word, char id[static WHICH_ID_SIZE]);
 
 /* cli_connect, but over a connection that is held when it is a place's: each costs a program of the
  * vendor's. */
@@ -36,9 +36,12 @@ void at_place_leave(struct cli *cli);
 struct at_places {
     struct cli *cli;    /* of the caller; borrowed */
     struct cli other;   /* of the place that is used now */
-    struct client *own; /* a connection to the service that is used without a place */
+    struct client *own; /* a connection to the service that is used without a place, */
+    char *own_url;      /* which is this one */
     struct client *client;
 };
-int at_places_connect(struct at_places *at, const char *key, bool by_name, struct client **ret);
+int at_places_connect(struct at_places *at, struct which *w, struct client **ret);
+/* To the service that is meant now, which need not be that of the workspace before. */
+int at_places_connect_own(struct at_places *at, struct client **ret);
 void at_places_release(struct at_places *at);
 #define _cleanup_at_places_ _cleanup_(at_places_release)

@@ -144,6 +144,13 @@ bool cli_load_settings(struct cli *cli)
     return true;
 }
 
+/* They are another service's. */
+static void drop_settings(struct cli *cli)
+{
+    client_settings_release(&cli->settings);
+    cli->settings_loaded = false;
+}
+
 void cli_use_here(struct cli *cli, const struct here *here)
 {
     struct client_flags *f = &cli->flags;
@@ -153,6 +160,7 @@ void cli_use_here(struct cli *cli, const struct here *here)
         cli->given = cli->flags;
     cli->here = here;
     *f = cli->given;
+    drop_settings(cli);
     cli->control = here->control;
     f->alone = here->own_credentials;
     f->url = here->url;
@@ -160,6 +168,14 @@ void cli_use_here(struct cli *cli, const struct here *here)
     f->ca_file = f->ca_file ? f->ca_file : here->ca_file;
     f->cert_file = f->cert_file ? f->cert_file : here->cert_file;
     f->key_file = f->key_file ? f->key_file : here->key_file;
+}
+
+void cli_leave_here(struct cli *cli)
+{
+    cli->here = NULL;
+    cli->flags = cli->given;
+    cli->control = NULL;
+    drop_settings(cli);
 }
 
 void cli_use_working_directory(struct cli *cli, struct here *here)

@@ -24,7 +24,7 @@ struct cli {
     struct client_flags flags; /* global options as given; borrowed from argv */
     struct client_flags given; /* the same before cli_use_here */
     const struct here *here;   /* cli_use_here; borrowed */
-    struct here *stands;       /* at_place_stand; owned */
+    struct here *stands;       /* which.h; owned */
     bool url_given;            /* client_flags_name_service */
     bool settings_loaded;
     struct client_settings settings; /* valid after cli_load_settings() */
@@ -158,6 +158,9 @@ void cli_use_here(struct cli *cli, const struct here *here);
 
 /* The same with the mount that the working directory is in, if it is in one. */
 void cli_use_working_directory(struct cli *cli, struct here *here);
+
+/* Back to what was given, and to no mount. */
+void cli_leave_here(struct cli *cli);
 
 /* Before this program connects over the network itself, or looks into certificates. `berth` can do
  * neither: it becomes berth-network, the same program with libcurl and OpenSSL, which begins from

@@ -144,7 +144,7 @@ static int attach_to(struct cli *cli, const char *id, struct exec_options *o)
 static int run(struct cli *cli, int argc, char **argv, const char *known, int most,
                struct exec_options *o)
 {
-    _cleanup_here_ struct here here = {0};
+    char workspace[WHICH_ID_SIZE];
     if (!exec_hold_standard_descriptors())
         return EXEC_STATUS_NOT_STARTED;
     int r = parse(cli, argc, argv, known, o);
@@ -155,8 +155,7 @@ static int run(struct cli *cli, int argc, char **argv, const char *known, int mo
                                                   : "one command at a time");
         return EXEC_STATUS_NOT_STARTED;
     }
-    cli_use_working_directory(cli, &here);
-    if (o->workspace && !at_place_use(cli, o->workspace, false))
+    if (!at_place_use_id(cli, &o->workspace, workspace))
         return EXEC_STATUS_NOT_STARTED;
     int status = CLI_OK;
     for (int i = optind; i < argc; i++)

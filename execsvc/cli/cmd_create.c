@@ -197,16 +197,17 @@ int cmd_create(struct cli *cli, int argc, char **argv)
         return create_provider_run(cli, &provider, &source, argv + optind, &create);
     }
     if (filled) {
-        int r = at_place_use(cli, argv[optind], false)
-                    ? create_source_run(cli, &source, argv[optind], &create)
-                    : -ENOENT;
+        struct which w = {.key = argv[optind], .is_new = true};
+        int r = at_place_use(cli, &w) ? create_source_run(cli, &source, argv[optind], &create)
+                                      : -ENOENT;
         return cli_finish_output(cli, r < 0 ? CLI_FAILED : CLI_OK);
     }
     _cleanup_at_places_ struct at_places at = {.cli = cli};
     int status = CLI_OK;
     for (char **id = argv + optind; *id; id++) {
         struct client *client;
-        int r = at_places_connect(&at, *id, false, &client);
+        struct which w = {.key = *id, .is_new = true};
+        int r = at_places_connect(&at, &w, &client);
         if (r == 0)
             r = create_one(cli, client, *id, file, &create);
         if (r < 0)

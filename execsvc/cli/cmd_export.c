@@ -7,11 +7,12 @@
 #include "names/thread_id.h"
 
 const char export_usage[] =
-    "usage: berth export [OPTION…] ID [FILE]\n"
+    "usage: berth export [OPTION…] [ID [FILE]]\n"
     "       berth export [OPTION…] --snapshot SNAPSHOT [FILE]\n"
     "Writes the files of a workspace, or of a snapshot, to a tar archive: to FILE, or to standard\n"
     "output. What the visibility rules hide is left out, and so are sockets and devices. FILE\n"
-    "is there whole, or as it was.\n"
+    "is there whole, or as it was. In a mount . is the workspace in which one stands, and so is "
+    "none.\n"
     "\n"
     "  -s, --snapshot SNAPSHOT  the files that it has kept\n"
     "  -n, --name               ID is a directory name, as `berth ls -q` shows it\n"
@@ -76,9 +77,7 @@ int cmd_export(struct cli *cli, int argc, char **argv)
     if (compression && !is_compression(compression))
         return cli_usage_error(cli, "%s: it is none, zstd or gzip", compression);
     const char *id = snapshot ? NULL : argv[optind];
-    if (!snapshot && !id)
-        return cli_usage_error(cli, "which workspace?");
-    char **rest = argv + optind + (snapshot ? 0 : 1);
+    char **rest = argv + optind + (snapshot || !id ? 0 : 1);
     const char *file = *rest;
     if (file && rest[1])
         return cli_usage_error(cli, "one file at a time");
@@ -91,18 +90,21 @@ int cmd_export(struct cli *cli, int argc, char **argv)
         return cli_usage_error(cli, "%s: too long", id);
     if ((!file || strcmp(file, "-") == 0) && isatty(STDOUT_FILENO))
         return cli_usage_error(cli, "an archive is nothing for a terminal; give a FILE");
-    const struct wire_message request = {.type = WIRE_TREE_EXPORT,
-                                         .tree_export = {.workspace_flags = flags,
-                                                         .workspace = bytes_of_string(id),
-                                                         .snapshot = bytes_of_string(snapshot)}};
     struct failure failure;
     struct tree_call *call;
     if (cli_need_network(cli, &failure) < 0) {
         cli_error(cli, "%s", failure.text);
         return CLI_FAILED;
     }
-    if ((id && !at_place_use(cli, id, flags)) || tree_call_begin(cli, &request, &call) < 0)
+    struct which w = {.key = id, .by_name = flags};
+    if (snapshot ? !which_service(cli) : !at_place_use(cli, &w))
+        return snapshot || id ? CLI_FAILED : CLI_USAGE;
+    const struct wire_message request = {.type = WIRE_TREE_EXPORT,
+                                         .tree_export = {.workspace_flags = which_flags(&w),
+                                                         .workspace = bytes_of_string(w.key),
+                                                         .snapshot = bytes_of_string(snapshot)}};
+    if (tree_call_begin(cli, &request, &call) < 0)
         return CLI_FAILED;
-    int r = archive_download(cli, id ? id : snapshot, file, compression, call);
+    int r = archive_download(cli, snapshot ? snapshot : w.key, file, compression, call);
     return r < 0 ? CLI_FAILED : CLI_OK;
 }

@@ -5,10 +5,12 @@
 #include "cli/workspace_id.h"
 
 const char fork_usage[] =
-    "usage: berth fork [OPTION…] ID NEW\n"
+    "usage: berth fork [OPTION…] [ID] NEW\n"
     "Makes a workspace with the files of another, its policy and its visibility rules. Commands "
     "that\n"
-    "run in it stand still while it is copied. The same as `berth create --fork ID NEW`.\n"
+    "run in it stand still while it is copied. The same as `berth create --fork ID NEW`. In a "
+    "mount .\n"
+    "is the workspace in which one stands, and so is none.\n"
     "\n"
     "      --live         commands go on, and files may be of different moments\n"
     "\n"
@@ -34,11 +36,11 @@ int cmd_fork(struct cli *cli, int argc, char **argv)
         else
             return cli_option_error(cli, option, argv);
     }
-    if (argc - optind != 2)
+    if (argc - optind < 1 || argc - optind > 2)
         return cli_usage_error(cli, "fork takes the ID of a workspace and that of the new one");
     if (!workspace_ids_check(cli, argv + optind, THREAD_ID_MAX))
         return CLI_USAGE;
-    source.fork = argv[optind];
-    int r = create_source_run(cli, &source, argv[optind + 1], &create);
+    source.fork = argc - optind == 2 ? argv[optind] : ".";
+    int r = create_source_run(cli, &source, argv[argc - 1], &create);
     return cli_finish_output(cli, r < 0 ? CLI_FAILED : CLI_OK);
 }

@@ -82,7 +82,8 @@ static int find(struct at_places *at, struct client **client, const char *worksp
     r = exec_find_held(at->cli, workspace, id, r, &p, f);
     if (r <= 0)
         return r;
-    r = at_places_connect(at, p.name, true, client);
+    struct which w = {.key = p.name, .by_name = true};
+    r = at_places_connect(at, &w, client);
     return r < 0 ? failure_set(f, r, "%s: its workspace cannot be reached", id)
                  : exec_find(*client, workspace, id, ret, f);
 }
@@ -156,7 +157,8 @@ int cmd_kill(struct cli *cli, int argc, char **argv)
         return cli_usage_error(cli, "no command's ID given; `berth ps` shows them");
     _cleanup_client_ struct client *client = NULL;
     _cleanup_at_places_ struct at_places at = {.cli = cli};
-    if (!at_place_stand(cli) || (workspace && !at_place_use(cli, workspace, false)))
+    char id[WHICH_ID_SIZE];
+    if (!at_place_use_id(cli, &workspace, id))
         return CLI_FAILED;
     int r = workspace ? cli_connect_warm(cli, &client) : held_connect_own(cli, true, &client);
     if (r < 0)

@@ -10,9 +10,11 @@
 #include "cli/workspace_id.h"
 
 const char label_usage[] =
-    "usage: berth label [OPTION…] ID [KEY=VALUE|KEY-]…\n"
+    "usage: berth label [OPTION…] [ID [KEY=VALUE|KEY-]…]\n"
     "Sets labels of a workspace, and takes away those with a '-' behind them, all at once; others\n"
-    "stay. Without any, prints those it has, one a line.\n"
+    "stay. Without any, prints those it has, one a line. In a mount . is the workspace in which "
+    "one\n"
+    "stands, and so is none.\n"
     "\n"
     "  -n, --name         ID is a directory name, as `berth ls -q` and the mount show it\n"
     "      --json         prints what `berth ls --json` has of the workspace afterwards\n"
@@ -25,7 +27,7 @@ const char label_usage[] =
     "  berth ls --label team=search\n";
 
 const char ttl_usage[] =
-    "usage: berth ttl [OPTION…] ID [TIME|never]\n"
+    "usage: berth ttl [OPTION…] [ID [TIME|never]]\n"
     "Says when a workspace is removed by itself: TIME from now. It is not while it is in use: "
     "while\n"
     "a command runs in it, or a mount holds something of it. Without a time, prints what was "
@@ -35,7 +37,8 @@ const char ttl_usage[] =
     "      --idle TIME    when it has not been used for so long; never: not for that\n"
     "      --json         prints what `berth ls --json` has of the workspace afterwards\n"
     "\n"
-    "TIME is a number of seconds, or has ms, s, m, h, d or w behind it.\n"
+    "TIME is a number of seconds, or has ms, s, m, h, d or w behind it. In a mount . is the\n"
+    "workspace in which one stands, and so is none.\n"
     "\n"
     "Examples\n"
     "  berth ttl demo 7d\n"
@@ -43,9 +46,11 @@ const char ttl_usage[] =
     "  berth ttl --idle never demo never     it stays until `berth rm`\n";
 
 const char stop_usage[] =
-    "usage: berth stop [OPTION…] ID…\n"
+    "usage: berth stop [OPTION…] [ID…]\n"
     "Ends all commands of workspaces, and lets none be started in them until `berth start`. Files\n"
-    "stay, and so do verdicts and output; mounts go on.\n"
+    "stay, and so do verdicts and output; mounts go on. In a mount . is the workspace in which "
+    "one\n"
+    "stands, and so is none.\n"
     "\n"
     "  -n, --name         the words are directory names, as `berth ls -q` and the mount show them\n"
     "\n"
@@ -54,7 +59,7 @@ const char stop_usage[] =
     "  berth ls --state stopped\n";
 
 const char start_usage[] =
-    "usage: berth start [OPTION…] ID…\n"
+    "usage: berth start [OPTION…] [ID…]\n"
     "Lets commands be started again in workspaces that were stopped.\n"
     "\n"
     "  -n, --name         the words are directory names, as `berth ls -q` and the mount show them\n"
@@ -144,16 +149,20 @@ static int print_json(const struct wire_workspace *w)
 
 /* --- one workspace --------------------------------------------------------------- */
 
-static int run(struct cli *cli, const struct wire_workspace_set *q, bool json,
+static int run(struct cli *cli, char *word, struct wire_workspace_set *q, bool json,
                int (*print)(const struct wire_workspace *w))
 {
     _cleanup_client_ struct client *client = NULL;
     struct wire_frame *reply;
-    if (!at_place_use(cli, (const char *)q->key.data, q->flags) ||
-        at_place_connect(cli, &client) < 0 || life_call(cli, client, q, &reply) < 0)
+    struct which w = {.key = word, .by_name = q->flags};
+    if (!at_place_use(cli, &w))
+        return word ? CLI_FAILED : CLI_USAGE;
+    q->key = bytes_of_string(w.key);
+    q->flags = which_flags(&w);
+    if (at_place_connect(cli, &client) < 0 || life_call(cli, client, q, &reply) < 0)
         return CLI_FAILED;
-    const struct wire_workspace *w = &reply->message.workspace;
-    int r = json ? print_json(w) : q->valid == 0 ? print(w) : 0;
+    const struct wire_workspace *now = &reply->message.workspace;
+    int r = json ? print_json(now) : q->valid == 0 ? print(now) : 0;
     wire_frame_free(reply);
     if (r < 0)
         cli_error(cli, "%s", strerror(-r));
@@ -163,7 +172,7 @@ static int run(struct cli *cli, const struct wire_workspace_set *q, bool json,
 static bool check_key(const struct cli *cli, char *word, uint32_t flags)
 {
     char *words[] = {word, NULL};
-    return workspace_ids_check(cli, words, flags ? THREAD_NAME_MAX : THREAD_ID_MAX);
+    return !word || workspace_ids_check(cli, words, flags ? THREAD_NAME_MAX : THREAD_ID_MAX);
 }
 
 static void json_release(json_t **object)
@@ -191,12 +200,9 @@ int cmd_label(struct cli *cli, int argc, char **argv)
         else if (option != OPTION_REVISION)
             return cli_option_error(cli, option, argv);
     }
-    if (optind == argc)
-        return cli_usage_error(cli, "which workspace?");
     if (!check_key(cli, argv[optind], q.flags))
         return CLI_USAGE;
-    q.key = bytes_of_string(argv[optind]);
-    for (char **word = argv + optind + 1; *word; word++)
+    for (char **word = argv + optind + (optind < argc); *word; word++)
         if (!life_add_label(labels, *word, true))
             return cli_usage_error(cli, "%s: neither KEY=VALUE nor KEY-", *word);
     if (json_object_size(labels) > 0)
@@ -205,7 +211,7 @@ int cmd_label(struct cli *cli, int argc, char **argv)
     q.labels = bytes_of_string(text);
     if (q.labels.len > WIRE_LABELS_MAX)
         return cli_usage_error(cli, "labels: more than %d bytes in all", WIRE_LABELS_MAX);
-    return run(cli, &q, json, print_labels);
+    return run(cli, argv[optind], &q, json, print_labels);
 }
 
 int cmd_ttl(struct cli *cli, int argc, char **argv)
@@ -229,19 +235,16 @@ int cmd_ttl(struct cli *cli, int argc, char **argv)
             return cli_option_error(cli, option, argv);
         }
     }
-    if (optind == argc)
-        return cli_usage_error(cli, "which workspace?");
     if (argc - optind > 2)
         return cli_usage_error(cli, "%s: ttl takes a workspace and a time", argv[optind + 2]);
     if (!check_key(cli, argv[optind], q.flags))
         return CLI_USAGE;
-    q.key = bytes_of_string(argv[optind]);
-    if (argv[optind + 1]) {
+    if (optind < argc && argv[optind + 1]) {
         if (!life_duration(cli, "ttl", argv[optind + 1], &q.ttl_ms))
             return CLI_USAGE;
         q.valid |= WIRE_WORKSPACE_SET_TTL;
     }
-    return run(cli, &q, json, print_ends);
+    return run(cli, argv[optind], &q, json, print_ends);
 }
 
 /* --- several --------------------------------------------------------------------- */
@@ -259,16 +262,21 @@ static int set_state(struct cli *cli, int argc, char **argv, enum wire_workspace
         else
             return cli_option_error(cli, option, argv);
     }
-    if (optind == argc)
-        return cli_usage_error(cli, "which workspace?");
-    if (!workspace_ids_check(cli, argv + optind, q.flags ? THREAD_NAME_MAX : THREAD_ID_MAX))
+    static char *here[] = {NULL, NULL};
+    char **ids = optind < argc ? argv + optind : here;
+    bool by_name = q.flags;
+    if (!workspace_ids_check(cli, ids, by_name ? THREAD_NAME_MAX : THREAD_ID_MAX))
         return CLI_USAGE;
     _cleanup_at_places_ struct at_places at = {.cli = cli};
-    for (char **id = argv + optind; *id; id++) {
+    do {
         struct wire_frame *reply;
         struct client *client;
-        q.key = bytes_of_string(*id);
-        int r = at_places_connect(&at, *id, q.flags, &client);
+        struct which w = {.key = *ids, .by_name = by_name};
+        int r = at_places_connect(&at, &w, &client);
+        if (r < 0 && !*ids)
+            return CLI_USAGE;
+        q.key = bytes_of_string(w.key);
+        q.flags = which_flags(&w);
         if (r == 0)
             r = life_call(cli, client, &q, &reply);
         if (r == 0)
@@ -277,7 +285,7 @@ static int set_state(struct cli *cli, int argc, char **argv, enum wire_workspace
             status = CLI_FAILED;
         if (r == -ENOTCONN && !at.other.place_url)
             break;
-    }
+    } while (*ids && *++ids);
     return status;
 }
 

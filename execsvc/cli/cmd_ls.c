@@ -10,6 +10,7 @@
 #include "cli/life.h"
 #include "cli/places_list.h"
 #include "cli/text.h"
+#include "config/services.h"
 
 /* Workspaces asked for at once. */
 #define PAGE 512
@@ -17,12 +18,18 @@
 /* Columns a name may take before the next column is pushed out of line. */
 #define NAME_COLUMN_MAX 40
 
+/* With --all: how long one of them may take to be connected. */
+#define SERVICE_ANSWER_MS 3000
+
 const char ls_usage[] =
     "usage: berth ls [OPTION…]\n"
     "Lists the service's workspaces, in the order of their directory names: the name, when\n"
     "it was made, and the thread ID. What could disturb a terminal in an ID is shown as\n"
     "\\xNN, and '\\' as '\\\\'.\n"
     "\n"
+    "  -a, --all     of all services: the default one, those that the configuration names, and\n"
+    "                those in sandboxes, as `berth mount --all` shows them: where several have a\n"
+    "                name, all but the first are NAME@SERVICE\n"
     "  -l, --long    also whether commands can run in it (STATE), when it ends (ENDS) or that it\n"
     "                does when it is not used for so long (IDLE), and its labels\n"
     "  -q, --quiet   the directory names alone, one a line. They are plain ASCII without\n"
@@ -39,7 +46,9 @@ const char ls_usage[] =
     "-l,\n"
     "--json, --label and --state their services are asked; one that does not answer within a few\n"
     "seconds is \"unreachable\". In JSON these have \"provider\" besides: its \"name\", the\n"
-    "\"sandbox\" and the \"state\" of that.\n"
+    "\"sandbox\" and the \"state\" of that; with --all the others have \"service\". One that does "
+    "not\n"
+    "answer is told of on standard error, and the exit status is 1 then.\n"
     "\n"
     "Examples\n"
     "  berth ls\n"
@@ -50,6 +59,7 @@ const char ls_usage[] =
 enum { OPTION_JSON = 256, OPTION_LABEL, OPTION_STATE };
 
 static const struct option options[] = {
+    {"all", no_argument, NULL, 'a'},
     {"long", no_argument, NULL, 'l'},
     {"quiet", no_argument, NULL, 'q'},
     {"json", no_argument, NULL, OPTION_JSON},
@@ -66,6 +76,7 @@ struct workspace_item {
     int64_t expires; /* 0: never */
     json_t *json;    /* of it all, with --json or --long */
     char *provider;  /* of its sandbox, and how that is if it is not ready; NULL: it has none */
+    char *service;   /* with --all; NULL: it has a sandbox */
 };
 
 struct list {
@@ -79,6 +90,8 @@ struct list {
     const char *labels[WIRE_SELECTORS_MAX]; /* the same as words; borrowed */
     bool has_providers;                     /* of what is listed */
     bool has_places;
+    bool all;
+    size_t first; /* of the service that is being asked */
 };
 
 static void list_release(struct list *l)
@@ -86,6 +99,7 @@ static void list_release(struct list *l)
     for (size_t i = 0; i < l->count; i++) {
         free(l->items[i].name);
         free(l->items[i].provider);
+        free(l->items[i].service);
         buffer_release(&l->items[i].thread_id);
         json_decref(l->items[i].json);
     }
@@ -138,7 +152,8 @@ static int add_page(struct list *l, const struct wire_workspaces *page)
         int r = list_add(l, &m.workspace);
         if (r < 0)
             return r;
-        if (l->count > 1 && strcmp(l->items[l->count - 2].name, l->items[l->count - 1].name) >= 0)
+        if (l->count > l->first + 1 &&
+            strcmp(l->items[l->count - 2].name, l->items[l->count - 1].name) >= 0)
             return -EPROTO;
     }
     return page->more && page->items.count == 0 ? -EPROTO : 0;
@@ -155,8 +170,8 @@ static int fetch(const struct cli *cli, struct client *client, struct list *l)
             .workspace_list = {.count = PAGE,
                                .state = l->state,
                                .selectors = wire_list_of(&l->selectors, l->selector_count),
-                               .after =
-                                   bytes_of_string(l->count ? l->items[l->count - 1].name : NULL)}};
+                               .after = bytes_of_string(
+                                   l->count > l->first ? l->items[l->count - 1].name : NULL)}};
         int r = cli_call(client, &request, &reply, &failure);
         if (r < 0) {
             cli_error(cli, "%s", failure.text);
@@ -204,7 +219,9 @@ static int compare_items(const void *a, const void *b)
 {
     const struct workspace_item *x = a, *y = b;
     int order = strcmp(x->name, y->name);
-    return order ? order : (x->provider != NULL) - (y->provider != NULL);
+    if (order == 0)
+        order = (x->provider != NULL) - (y->provider != NULL);
+    return order;
 }
 
 /* Beside those of the service that is used anyway. */
@@ -221,7 +238,7 @@ static int add_places(struct cli *cli, struct list *l)
             cli_error(cli, "%s", strerror(ENOMEM));
             r = -ENOMEM;
         }
-    if (r == 0 && l->has_providers)
+    if (r == 0 && l->has_providers && !l->all)
         qsort(l->items, l->count, sizeof *l->items, compare_items);
     return r;
 }
@@ -239,29 +256,36 @@ static int name_column(const struct list *l)
     return column;
 }
 
-/* Columns of PROVIDER and what is behind it: 0 where no workspace has a sandbox. */
-static int provider_column(const struct list *l)
+/* Who has it, where that is told: with --all the service or the provider, else the latter. */
+static const char *owner_title(const struct list *l)
 {
-    if (!l->has_providers)
-        return 0;
-    int column = (int)strlen("PROVIDER");
-    for (size_t i = 0; i < l->count; i++) {
-        int len = l->items[i].provider ? (int)strlen(l->items[i].provider) : 0;
-        column = len > column ? len : column;
-    }
-    return column + 2;
+    return l->all ? "SERVICE" : l->has_providers ? "PROVIDER" : "";
 }
 
-static const char *provider_of(const struct list *l, size_t i)
+static const char *owner_of(const struct list *l, size_t i)
 {
-    return !l->has_providers ? "" : l->items[i].provider ? l->items[i].provider : "-";
+    const struct workspace_item *item = &l->items[i];
+    if (!*owner_title(l))
+        return "";
+    return item->provider ? item->provider : item->service ? item->service : "-";
+}
+
+/* The columns of that and what is behind it. */
+static int owner_column(const struct list *l)
+{
+    int column = (int)strlen(owner_title(l));
+    for (size_t i = 0; i < l->count; i++) {
+        int len = (int)strlen(owner_of(l, i));
+        column = len > column ? len : column;
+    }
+    return column ? column + 2 : 0;
 }
 
 static int print_table(const struct list *l)
 {
-    int column = name_column(l), width = provider_column(l);
-    (void)printf("%-*s  %-19s  %-*s%s\n", column, "NAME", "CREATED", width,
-                 l->has_providers ? "PROVIDER" : "", "THREAD ID");
+    int column = name_column(l), width = owner_column(l);
+    (void)printf("%-*s  %-19s  %-*s%s\n", column, "NAME", "CREATED", width, owner_title(l),
+                 "THREAD ID");
     for (size_t i = 0; i < l->count; i++) {
         char when[64];
         _cleanup_buffer_ struct buffer name = {0};
@@ -273,7 +297,7 @@ static int print_table(const struct list *l)
             return r;
         text_time(l->items[i].created, false, when, sizeof when);
         (void)printf("%-*.*s  %-19s  %-*s%.*s\n", column, (int)name.len, (const char *)name.data,
-                     when, width, provider_of(l, i), (int)id.len, (const char *)id.data);
+                     when, width, owner_of(l, i), (int)id.len, (const char *)id.data);
     }
     return 0;
 }
@@ -312,9 +336,9 @@ static void idle_text(double seconds, char *text, size_t size)
 
 static int print_long(const struct list *l)
 {
-    int column = name_column(l), width = provider_column(l);
+    int column = name_column(l), width = owner_column(l);
     (void)printf("%-*s  %-7s  %-19s  %-19s  %-8s  %-*s%s\n", column, "NAME", "STATE", "CREATED",
-                 "ENDS", "IDLE", width, l->has_providers ? "PROVIDER" : "", "THREAD ID, LABELS");
+                 "ENDS", "IDLE", width, owner_title(l), "THREAD ID, LABELS");
     for (size_t i = 0; i < l->count; i++) {
         const struct workspace_item *item = &l->items[i];
         char created[64], ends[64] = "-", idle[32] = "-";
@@ -333,7 +357,7 @@ static int print_long(const struct list *l)
             idle_text(json_number_value(idle_ttl), idle, sizeof idle);
         (void)printf("%-*s  %-7s  %-19s  %-19s  %-8s  %-*s%.*s%s%.*s\n", column, item->name,
                      json_string_value(json_object_get(item->json, "state")), created, ends, idle,
-                     width, provider_of(l, i), (int)id.len, (const char *)id.data,
+                     width, owner_of(l, i), (int)id.len, (const char *)id.data,
                      labels.len > 0 ? "  " : "", (int)labels.len, (const char *)labels.data);
     }
     return 0;
@@ -391,6 +415,98 @@ static int add_selector(struct list *l, const char *word)
     return wire_list_append(&l->selectors, bytes_of_string(word));
 }
 
+/* --- of all services ---------------------------------------------------------------- */
+
+static int name_service(struct list *l, const char *name)
+{
+    for (size_t i = l->first; i < l->count; i++) {
+        struct workspace_item *item = &l->items[i];
+        item->service = strdup(name);
+        if (!item->service ||
+            (item->json && json_object_set_new(item->json, "service", json_string(name)) < 0))
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+/* name NULL: the one that is meant where none is named, which need not be there. */
+static int add_service(const struct cli *cli, struct list *l, const char *name, json_t *seen)
+{
+    struct cli other = {.command = cli->command,
+                        .words = cli->words,
+                        .flags = {.config_file = cli->flags.config_file,
+                                  .service = name,
+                                  .connect_timeout_ms = SERVICE_ANSWER_MS}};
+    struct failure failure;
+    struct client *client = NULL;
+    l->first = l->count;
+    if (!cli_load_settings(&other))
+        return -EINVAL;
+    const char *url = other.settings.url;
+    int r = 0;
+    /* By another name it is the same. */
+    if (!json_object_get(seen, url)) {
+        (void)json_object_set_new(seen, url, json_true());
+        r = cli_connect_alone(&other, &client, &failure);
+        if (r < 0 && !name && other.settings.url_default)
+            r = 0;
+        else if (r < 0)
+            cli_error(cli, "%s: %s", name ? name : "default", failure.text);
+        else
+            r = fetch(&other, client, l);
+    }
+    if (r == 0)
+        r = name_service(l, name ? name : "default");
+    if (client)
+        client_free(client);
+    client_settings_release(&other.settings);
+    return r;
+}
+
+/* As a mount shows them: the first has the plain name. In the order of the services, and then of
+ * names, sandboxes last. */
+static int qualify(struct list *l)
+{
+    json_t *taken = json_object();
+    int r = taken ? 0 : -ENOMEM;
+    for (size_t i = 0; r == 0 && i < l->count; i++) {
+        struct workspace_item *item = &l->items[i];
+        if (!json_object_get(taken, item->name)) {
+            r = json_object_set_new(taken, item->name, json_true());
+            continue;
+        }
+        char *shown = NULL;
+        if (!item->service)
+            continue;
+        if (asprintf(&shown, "%s@%s", item->name, item->service) < 0)
+            r = -ENOMEM;
+        free(item->name);
+        item->name = shown;
+    }
+    json_decref(taken);
+    return r < 0 ? -ENOMEM : 0;
+}
+
+static int collect_all(struct cli *cli, struct list *l)
+{
+    _cleanup_service_list_ struct service_list services = {0};
+    struct failure failure;
+    json_t *seen = json_object();
+    int r = service_list_load(cli->flags.config_file, &services, &failure);
+    if (r < 0)
+        cli_error(cli, "%s", failure.text);
+    bool whole = r == 0 && add_service(cli, l, NULL, seen) == 0;
+    for (size_t i = 0; r == 0 && i < services.count; i++)
+        whole &= add_service(cli, l, services.entries[i].name, seen) == 0;
+    json_decref(seen);
+    if (r == 0)
+        r = add_places(cli, l);
+    if (r == 0 && qualify(l) < 0)
+        r = -ENOMEM;
+    qsort(l->items, l->count, sizeof *l->items, compare_items);
+    return r < 0 || !whole ? CLI_FAILED : CLI_OK;
+}
+
 /* Those of the service, and, if none was named, those in sandboxes. Whoever uses nothing but
  * sandboxes has no service here, and needs none. */
 static int collect(struct cli *cli, struct list *l)
@@ -398,7 +514,9 @@ static int collect(struct cli *cli, struct list *l)
     struct failure failure;
     struct client *client = NULL;
     int status = CLI_OK;
-    if (!at_place_stand(cli) || !cli_load_settings(cli))
+    if (l->all)
+        return collect_all(cli, l);
+    if (!which_service(cli) || !cli_load_settings(cli))
         return CLI_FAILED;
     int r = cli_connect_alone(cli, &client, &failure);
     if (r == 0)
@@ -422,9 +540,11 @@ int cmd_ls(struct cli *cli, int argc, char **argv)
     bool extended = false;
     int option;
     opterr = 0;
-    while ((option = getopt_long(argc, argv, ":lqh", options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, ":alqh", options, NULL)) != -1) {
         if (option == 'q')
             quiet = true;
+        else if (option == 'a')
+            list.all = true;
         else if (option == 'l')
             extended = true;
         else if (option == OPTION_JSON)
@@ -446,11 +566,13 @@ int cmd_ls(struct cli *cli, int argc, char **argv)
     }
     if (optind < argc)
         return cli_usage_error(cli, "%s: ls takes no arguments; it lists all", argv[optind]);
+    if (list.all && (cli->flags.url || cli->flags.service))
+        return cli_usage_error(cli, "--all is of all services, and one was named");
     if (json + quiet + extended > 1)
         return cli_usage_error(cli, "--json, -q and -l exclude each other");
     list.json = json || extended;
     int status = collect(cli, &list);
-    if (status == CLI_FAILED && !list.has_places)
+    if (status == CLI_FAILED && !list.has_places && !list.all)
         return status;
     int printed = print_list(cli, &list,
                              json       ? print_json

@@ -278,7 +278,8 @@ static int mount_target(struct cli *cli, const struct target *t, const struct wo
     static char name[] = "berthfs", dashes[] = "--";
     bool joined = is_joined(t);
     bool is_told = t->url_count || cli->flags.url || cli->flags.service;
-    if (!joined && !is_told && t->workspace && !at_place_use(cli, t->workspace, false))
+    struct which w = {.key = t->workspace};
+    if (!joined && !is_told && t->workspace && !at_place_use(cli, &w))
         return CLI_FAILED;
     if (!joined && !cli_load_settings(cli))
         return CLI_FAILED;

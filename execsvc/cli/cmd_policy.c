@@ -12,11 +12,12 @@
 #include "cli/workspace_id.h"
 
 const char policy_usage[] =
-    "usage: berth policy [-n] [--json] ID\n"
-    "       berth policy [-n] [--json] --set FILE ID\n"
-    "       berth policy [-n] --lift ID\n"
+    "usage: berth policy [-n] [--json] [ID]\n"
+    "       berth policy [-n] [--json] --set FILE [ID]\n"
+    "       berth policy [-n] --lift [ID]\n"
     "Shows what the commands of a workspace may do, as it is asked for, and what a probe that is\n"
-    "run there now finds to hold them. A policy is a JSON document; berth-policy(5).\n"
+    "run there now finds to hold them. A policy is a JSON document; berth-policy(5). In a mount .\n"
+    "is the workspace in which one stands, and so is none.\n"
     "\n"
     "With --set it is changed, if it can be had: what the document leaves out stays as it is. A\n"
     "list of hosts holds at once, for commands that run as well, whose connections to hosts that\n"
@@ -338,9 +339,8 @@ int cmd_policy(struct cli *cli, int argc, char **argv)
         else
             return cli_option_error(cli, option, argv);
     }
-    if (optind + 1 != argc)
-        return cli_usage_error(cli,
-                               optind == argc ? "which workspace?" : "one workspace at a time");
+    if (optind + 1 < argc)
+        return cli_usage_error(cli, "one workspace at a time");
     if (!workspace_ids_check(cli, argv + optind, THREAD_ID_MAX))
         return CLI_USAGE;
     if (lifts && file)
@@ -348,11 +348,13 @@ int cmd_policy(struct cli *cli, int argc, char **argv)
     if (file && policy_text_read(cli, file, &policy) < 0)
         return CLI_USAGE;
     _cleanup_client_ struct client *client = NULL;
-    const char *id = argv[optind];
-    if (!at_place_stand(cli))
+    struct which w = {.key = argv[optind], .by_name = flags};
+    if (!at_place_use(cli, &w))
+        return argv[optind] ? CLI_FAILED : CLI_USAGE;
+    if (cli_connect_warm(cli, &client) < 0)
         return CLI_FAILED;
-    if (!at_place_use(cli, id, flags) || cli_connect_warm(cli, &client) < 0)
-        return CLI_FAILED;
+    const char *id = w.key;
+    flags = which_flags(&w);
     int status = lifts  ? lift(cli, client, id, flags)
                  : file ? set(cli, client, id, flags, file, buffer_view(&policy), as_json)
                         : show(cli, client, id, flags, as_json);

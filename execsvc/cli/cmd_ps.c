@@ -7,7 +7,6 @@
 #include "cli/exec_find.h"
 #include "cli/exec_json.h"
 #include "cli/held.h"
-#include "cli/here.h"
 #include "cli/text.h"
 
 const char ps_usage[] =
@@ -152,9 +151,8 @@ int cmd_ps(struct cli *cli, int argc, char **argv)
                                argv[optind]);
     if (l.json && l.quiet)
         return cli_usage_error(cli, "--json and -q exclude each other");
-    _cleanup_here_ struct here here = {0};
-    cli_use_working_directory(cli, &here);
-    if (workspace && !at_place_use(cli, workspace, false))
+    char id[WHICH_ID_SIZE];
+    if (!at_place_use_id(cli, &workspace, id))
         return CLI_FAILED;
     l.array = l.json ? json_array() : NULL;
     int r = list_all(cli, workspace, &l);

@@ -2,6 +2,7 @@
 
 #include "cli/at_place.h"
 #include "cli/cli.h"
+#include "cli/here.h"
 #include "cli/rm_provider.h"
 #include "cli/workspace_id.h"
 
@@ -11,7 +12,8 @@ const char rm_usage[] =
     "It does not ask. An ID that is not there is an error, and so is a workspace in which\n"
     "commands run or have left processes behind, but the others are removed. A sandbox that a\n"
     "provider made for one is destroyed with it, also one that was never made to the end.\n"
-    "In a mount, IDs are of the service of the workspace that one stands in.\n"
+    "In a mount, IDs are of the service of the workspace that one stands in, which is itself "
+    "\".\".\n"
     "\n"
     "  -n, --name    the words are directory names, as `berth ls -q` and the mount show them\n"
     "  -f, --force   commands are ended; one that is not there is no error\n"
@@ -67,6 +69,16 @@ static void explain_missing(const struct cli *cli, struct client *client, const 
                   key);
 }
 
+/* With -f that is no error; but from a mount another one may have been meant. */
+static int told_nothing(const struct cli *cli, const char *key)
+{
+    if (cli->here)
+        cli_error(cli,
+                  "there is no workspace %s at %s, the service of the mount in which you stand",
+                  key, cli->here->url);
+    return 0;
+}
+
 static int remove_one(const struct cli *cli, struct client *client, const char *key, uint32_t flags,
                       bool force)
 {
@@ -80,7 +92,7 @@ static int remove_one(const struct cli *cli, struct client *client, const char *
     if (r == 0)
         wire_frame_free(reply);
     else if (r == -ENOENT && force)
-        r = 0;
+        r = told_nothing(cli, key);
     else if (r == -ENOENT)
         explain_missing(cli, client, key, flags);
     else
@@ -108,27 +120,30 @@ int cmd_rm(struct cli *cli, int argc, char **argv)
     }
     /* As rm: nothing to remove is what -f does not mind. */
     if (optind == argc)
-        return force ? CLI_OK : cli_usage_error(cli, "which workspace?");
+        return force ? CLI_OK
+                     : cli_usage_error(cli, "which workspace? The one in which you stand is .");
     if (!workspace_ids_check(cli, argv + optind, flags ? THREAD_NAME_MAX : THREAD_ID_MAX))
         return CLI_USAGE;
-    if (!at_place_stand(cli))
-        return CLI_FAILED;
-    _cleanup_client_ struct client *client = NULL;
+    _cleanup_at_places_ struct at_places at = {.cli = cli};
     int status = CLI_OK;
     for (char **id = argv + optind; *id; id++) {
         _cleanup_place_ struct place p = {0};
-        int r = at_place_find(cli, *id, flags, &p);
+        struct client *client = NULL;
+        struct which w = {.key = *id, .by_name = flags};
+        int r = which_find(cli, &w);
+        if (r == 0)
+            r = at_place_find(cli, w.key, w.by_name, &p);
         if (r > 0 && forget) {
-            r = rm_provider_forget(cli, &p, *id);
+            r = rm_provider_forget(cli, &p, w.key);
         } else if (r == 0 && forget) {
-            cli_error(cli, "%s: --forget is for what a provider has made, and none has", *id);
+            cli_error(cli, "%s: --forget is for what a provider has made, and none has", w.key);
             r = -ENOENT;
         } else if (r > 0) {
-            r = rm_provider_run(cli, &p, *id, flags, force);
+            r = rm_provider_run(cli, &p, w.key, which_flags(&w), force);
         } else if (r == 0) {
-            if (!client && cli_connect(cli, &client) < 0)
+            if (at_places_connect_own(&at, &client) < 0)
                 return CLI_FAILED;
-            r = remove_one(cli, client, *id, flags, force);
+            r = remove_one(cli, client, w.key, which_flags(&w), force);
         }
         if (r < 0)
             status = CLI_FAILED;

@@ -12,11 +12,13 @@
 #define PAGE 512
 
 const char snapshot_usage[] =
-    "usage: berth snapshot create [OPTION…] ID [SNAPSHOT]\n"
+    "usage: berth snapshot create [OPTION…] [ID [SNAPSHOT]]\n"
     "       berth snapshot ls [OPTION…] [ID]\n"
     "       berth snapshot rm [-w ID] SNAPSHOT…\n"
-    "       berth snapshot restore [OPTION…] ID SNAPSHOT\n"
-    "Keeps copies of the files of workspaces at the service, and brings them back.\n"
+    "       berth snapshot restore [OPTION…] [ID] SNAPSHOT\n"
+    "Keeps copies of the files of workspaces at the service, and brings them back. In a mount . "
+    "is\n"
+    "the workspace in which one stands, and so is none, but for ls.\n"
     "\n"
     "create  takes one, and prints its ID: SNAPSHOT, or one that is made up. Commands that run in\n"
     "        the workspace stand still meanwhile. Where the service's filesystem can share blocks\n"
@@ -108,25 +110,28 @@ static int snapshot_create(struct cli *cli, const struct choice *choice, char **
 {
     struct failure failure;
     struct wire_frame *reply;
-    if (!words[0] || (words[1] && words[2]))
+    if (words[0] && words[1] && words[2])
         return cli_usage_error(cli, "create takes the ID of a workspace, and one for the snapshot");
+    struct which w = {.key = words[0], .by_name = choice->workspace_flags};
+    if (!at_place_use(cli, &w))
+        return words[0] ? CLI_FAILED : CLI_USAGE;
     _cleanup_free_ char *labels = choice->labels ? json_dumps(choice->labels, JSON_COMPACT) : NULL;
     const struct wire_message request = {
         .type = WIRE_SNAPSHOT_CREATE,
-        .snapshot_create = {.workspace_flags = choice->workspace_flags,
+        .snapshot_create = {.workspace_flags = which_flags(&w),
                             .flags = choice->live ? WIRE_SNAPSHOT_LIVE : 0,
-                            .workspace = bytes_of_string(words[0]),
-                            .id = bytes_of_string(words[1]),
+                            .workspace = bytes_of_string(w.key),
+                            .id = bytes_of_string(words[0] ? words[1] : NULL),
                             .labels = bytes_of_string(labels)}};
     _cleanup_client_ struct client *client = NULL;
-    if (!at_place_use(cli, words[0], choice->workspace_flags) || at_place_connect(cli, &client) < 0)
+    if (at_place_connect(cli, &client) < 0)
         return CLI_FAILED;
-    struct progress *progress = progress_start(words[0], 0, PROGRESS_STEPS);
+    struct progress *progress = progress_start(w.key, 0, PROGRESS_STEPS);
     progress_step(progress, "taking a snapshot");
     int r = client_call_sync(client, &request, 0, &reply, &failure);
     progress_end(progress);
     if (r < 0) {
-        cli_error(cli, "%s: %s%s", words[0], failure.text,
+        cli_error(cli, "%s: %s%s", w.key, failure.text,
                   r == -EOPNOTSUPP ? "; --live takes one all the same" : "");
         return CLI_FAILED;
     }
@@ -214,31 +219,29 @@ static int list_held(void *context, struct cli *cli, struct client *client, cons
     return 0;
 }
 
-static int list_of(struct cli *cli, const struct choice *choice, const char *workspace,
-                   const struct snapshot_list *l)
+static int list_of(struct cli *cli, const struct which *w, const struct snapshot_list *l)
 {
     _cleanup_client_ struct client *client = NULL;
     size_t left;
-    int r = workspace ? at_place_connect(cli, &client) : held_connect_own(cli, false, &client);
+    int r = w->key ? at_place_connect(cli, &client) : held_connect_own(cli, false, &client);
     if (r == 0 && client)
-        r = list_from(cli, client, choice->workspace_flags, workspace, l);
-    return r < 0 || workspace ? r : held_each(cli, list_held, (void *)(uintptr_t)l, &left);
+        r = list_from(cli, client, which_flags(w), w->key, l);
+    return r < 0 || w->key ? r : held_each(cli, list_held, (void *)(uintptr_t)l, &left);
 }
 
 static int snapshot_ls(struct cli *cli, const struct choice *choice, char **words)
 {
     if (words[0] && words[1])
         return cli_usage_error(cli, "ls takes at most one workspace");
-    bool found =
-        words[0] ? at_place_use(cli, words[0], choice->workspace_flags) : at_place_stand(cli);
-    if (!found)
+    struct which w = {.key = words[0], .by_name = choice->workspace_flags};
+    if (!(words[0] ? at_place_use(cli, &w) : which_service(cli)))
         return CLI_FAILED;
     json_t *array = json_array();
     const struct snapshot_list l = {.choice = choice, .array = array};
     if (!choice->json && !choice->quiet)
         (void)printf("%-26s  %-19s  %10s  %10s  %s\n", "SNAPSHOT", "CREATED", "MIB", "STORED",
                      "THREAD ID");
-    int r = list_of(cli, choice, words[0], &l);
+    int r = list_of(cli, &w, &l);
     if (r == 0 && choice->json) {
         (void)json_dumpf(array, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII);
         (void)putchar('\n');
@@ -255,9 +258,8 @@ static int snapshot_rm(struct cli *cli, const struct choice *choice, char **word
     if (!words[0])
         return cli_usage_error(cli, "which snapshot?");
     _cleanup_client_ struct client *client = NULL;
-    const char *of = choice->workspace;
-    if (!(of ? at_place_use(cli, of, choice->workspace_flags) : at_place_stand(cli)) ||
-        at_place_connect(cli, &client) < 0)
+    struct which w = {.key = choice->workspace, .by_name = choice->workspace_flags};
+    if (!(w.key ? at_place_use(cli, &w) : which_service(cli)) || at_place_connect(cli, &client) < 0)
         return CLI_FAILED;
     for (; *words; words++) {
         struct failure failure;
@@ -272,8 +274,9 @@ static int snapshot_rm(struct cli *cli, const struct choice *choice, char **word
             continue;
         }
         cli_error(cli, "%s: %s%s", *words, failure.text,
-                  r == -ENOENT && !of ? "; one of a provider's workspace is at its service: -w ID"
-                                      : "");
+                  r == -ENOENT && !choice->workspace
+                      ? "; one of a provider's workspace is at its service: -w ID"
+                      : "");
         status = CLI_FAILED;
         if (r == -ENOTCONN)
             break;
@@ -285,24 +288,28 @@ static int snapshot_restore(struct cli *cli, const struct choice *choice, char *
 {
     struct failure failure;
     struct wire_frame *reply;
-    if (!words[0] || !words[1] || words[2])
+    if (!words[0] || (words[1] && words[2]))
         return cli_usage_error(cli, "restore takes the ID of a workspace and a snapshot");
+    const char *snapshot = words[1] ? words[1] : words[0];
+    if (strlen(snapshot) > WIRE_SNAPSHOT_ID_MAX)
+        return cli_usage_error(cli, "%s: no snapshot has so long an ID", snapshot);
+    struct which w = {.key = words[1] ? words[0] : NULL, .by_name = choice->workspace_flags};
+    if (!at_place_use(cli, &w))
+        return words[1] ? CLI_FAILED : CLI_USAGE;
     const struct wire_message request = {
         .type = WIRE_WORKSPACE_RESTORE,
-        .workspace_restore = {.workspace_flags = choice->workspace_flags,
-                              .workspace = bytes_of_string(words[0]),
-                              .snapshot = bytes_of_string(words[1])}};
+        .workspace_restore = {.workspace_flags = which_flags(&w),
+                              .workspace = bytes_of_string(w.key),
+                              .snapshot = bytes_of_string(snapshot)}};
     _cleanup_client_ struct client *client = NULL;
-    if (strlen(words[1]) > WIRE_SNAPSHOT_ID_MAX)
-        return cli_usage_error(cli, "%s: no snapshot has so long an ID", words[1]);
-    if (!at_place_use(cli, words[0], choice->workspace_flags) || at_place_connect(cli, &client) < 0)
+    if (at_place_connect(cli, &client) < 0)
         return CLI_FAILED;
-    struct progress *progress = progress_start(words[0], 0, PROGRESS_STEPS);
+    struct progress *progress = progress_start(w.key, 0, PROGRESS_STEPS);
     progress_step(progress, "putting its files back");
     int r = client_call_sync(client, &request, 0, &reply, &failure);
     progress_end(progress);
     if (r < 0) {
-        cli_error(cli, "%s: %s", words[0], failure.text);
+        cli_error(cli, "%s: %s", w.key, failure.text);
         return CLI_FAILED;
     }
     wire_frame_free(reply);

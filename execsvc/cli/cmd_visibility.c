@@ -14,10 +14,12 @@
 #define MOUNT_RULES "user.berth.visibility"
 
 const char visibility_usage[] =
-    "usage: berth visibility [OPTION…] ID\n"
+    "usage: berth visibility [OPTION…] [ID]\n"
     "       berth visibility [OPTION…] --mount PATH\n"
     "Shows the rules that hide files of a workspace or leave them out of listings, and changes\n"
-    "them, at once for everybody; or those of one mount, until it is unmounted.\n"
+    "them, at once for everybody; or those of one mount, until it is unmounted. In a mount . is "
+    "the\n"
+    "workspace in which one stands, and so is none.\n"
     "\n"
     "  -a, --add RULE       adds a rule behind those there are\n"
     "  -p, --profile NAME   adds the rules of a profile: ide\n"
@@ -159,8 +161,6 @@ static int parse(struct cli *cli, int argc, char **argv, struct wish *w, bool *r
         return cli_usage_error(cli, "%s: one workspace at a time", argv[optind + 1]);
     if (w->mount && optind < argc)
         return cli_usage_error(cli, "%s: a workspace or --mount, not both", argv[optind]);
-    if (!w->mount && optind == argc)
-        return cli_usage_error(cli, "which workspace, or which --mount?");
     *ret_done = false;
     return CLI_OK;
 }
@@ -188,15 +188,19 @@ static int on_workspace(struct cli *cli, const struct wish *w, char **ids)
     if (!workspace_ids_check(cli, ids, w->flags ? THREAD_NAME_MAX : THREAD_ID_MAX))
         return CLI_USAGE;
     _cleanup_client_ struct client *client = NULL;
-    if (!at_place_use(cli, ids[0], w->flags) || at_place_connect(cli, &client) < 0)
+    struct which which = {.key = ids[0], .by_name = w->flags};
+    if (!at_place_use(cli, &which))
+        return ids[0] ? CLI_FAILED : CLI_USAGE;
+    if (at_place_connect(cli, &client) < 0)
         return CLI_FAILED;
-    struct bytes key = bytes_of_string(ids[0]);
+    struct bytes key = bytes_of_string(which.key);
+    uint32_t flags = which_flags(&which);
     struct wire_message request = {.type = WIRE_WORKSPACE_VISIBILITY,
-                                   .workspace_visibility = {.flags = w->flags, .key = key}};
+                                   .workspace_visibility = {.flags = flags, .key = key}};
     if (w->clear || w->add)
         request = (struct wire_message){
             .type = WIRE_WORKSPACE_SET_VISIBILITY,
-            .workspace_set_visibility = {.flags = w->flags |
+            .workspace_set_visibility = {.flags = flags |
                                                   (w->clear ? 0 : (uint32_t)WIRE_WORKSPACE_APPEND),
                                          .key = key,
                                          .rules = buffer_view(&w->rules)}};
@@ -204,9 +208,9 @@ static int on_workspace(struct cli *cli, const struct wish *w, char **ids)
     struct wire_frame *reply;
     int r = cli_call(client, &request, &reply, &failure);
     if (r == -ENOENT)
-        cli_error(cli, "there is no workspace %s; see `berth ls`", ids[0]);
+        cli_error(cli, "there is no workspace %s; see `berth ls`", which.key);
     else if (r < 0)
-        cli_error(cli, "%s: %s", ids[0], failure.text);
+        cli_error(cli, "%s: %s", which.key, failure.text);
     if (r < 0)
         return CLI_FAILED;
     print_rules("# of the service: ", reply->message.workspace_rules.service);

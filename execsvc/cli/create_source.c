@@ -126,9 +126,13 @@ int create_source_run(struct cli *cli, const struct create_source *s, const char
 {
     struct failure failure;
     char *worktree = NULL;
-    int r = at_place_stand(cli) ? 0 : -ENOTUNIQ;
-    if (r == 0 && s->fork)
-        r = refuse_elsewhere(cli, s->fork, id);
+    char forked[WHICH_ID_SIZE];
+    struct create_source resolved = *s;
+    int r = s->fork ? which_find_id(cli, s->fork, forked) : which_service(cli) ? 0 : -ENOTUNIQ;
+    if (r == 0 && s->fork) {
+        resolved.fork = forked;
+        r = refuse_elsewhere(cli, forked, id);
+    }
     if (r == 0 && s->from) {
         r = cli_need_network(cli, &failure);
         if (r < 0)
@@ -137,7 +141,7 @@ int create_source_run(struct cli *cli, const struct create_source *s, const char
     if (r == 0 && s->worktree)
         r = worktree_make(cli, s->worktree, &worktree);
     if (r == 0)
-        r = run(cli, s, id, create, worktree);
+        r = run(cli, &resolved, id, create, worktree);
     worktree_remove(worktree);
     return r;
 }

@@ -65,11 +65,41 @@ static int find_by_directory(struct cli *cli, const struct exec_options *options
     return 1;
 }
 
-static int find(struct cli *cli, const struct exec_options *options, const char *path,
+/* -w, wherever we stand; here: where that is, if found. */
+static int find_named(struct cli *cli, const struct exec_options *options, const struct here *here,
+                      bool found, struct exec_place *ret)
+{
+    struct which w = {.key = options->workspace};
+    bool same = found && here->workspace && is_workspace(here, options->workspace);
+    if (found)
+        cli_use_here(cli, here);
+    /* A mount speaks for the workspace that we stand in; of others their place knows better. */
+    if (!same && !at_place_use(cli, &w))
+        return -ENOENT;
+    *ret = (struct exec_place){.workspace = w.key,
+                               .by_name = w.by_name,
+                               .directory = options->directory,
+                               .mount_path = same ? here->workspace_path : NULL};
+    return 0;
+}
+
+/* In a mount "-w ." is where we stand, which is what is meant without. */
+static bool is_here(const char *path)
+{
+    _cleanup_here_ struct here here = {0};
+    struct failure failure;
+    return here_find(path, &here, &failure) != -ENOENT;
+}
+
+static int find(struct cli *cli, const struct exec_options *given_options, const char *path,
                 struct here *here, struct buffer *directory, struct exec_place *ret)
 {
     struct failure failure;
+    struct exec_options plain = *given_options;
+    const struct exec_options *options = &plain;
     const char *given = options->directory ? options->directory : "";
+    if (plain.workspace && strcmp(plain.workspace, ".") == 0 && is_here(path))
+        plain.workspace = NULL;
     int r = is_local_path(given) ? find_by_directory(cli, options, here, ret) : 0;
     if (r != 0)
         return r < 0 ? r : 0;
@@ -77,18 +107,8 @@ static int find(struct cli *cli, const struct exec_options *options, const char 
      * there, and with -w nothing does. */
     bool look = !options->workspace || !cli->url_given;
     int found = look ? here_find(path, here, &failure) : -ENOENT;
-    if (options->workspace) {
-        bool same = found == 0 && here->workspace && is_workspace(here, options->workspace);
-        if (found == 0)
-            cli_use_here(cli, here);
-        /* A mount speaks for the workspace that we stand in; of others their place knows better. */
-        if (!same && !at_place_use(cli, options->workspace, false))
-            return -ENOENT;
-        *ret = (struct exec_place){.workspace = options->workspace,
-                                   .directory = options->directory,
-                                   .mount_path = same ? here->workspace_path : NULL};
-        return 0;
-    }
+    if (options->workspace)
+        return find_named(cli, options, here, found == 0, ret);
     /* Where we stand may be above the workspace that -C leads into. */
     if (!path && given[0] && given[0] != '/' && (found < 0 || !here->workspace)) {
         struct here above = *here;

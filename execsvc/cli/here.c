@@ -12,6 +12,8 @@
 #include "base/buffer.h"
 #include "cli/bounded.h"
 #include "cli/text.h"
+#include "config/services.h"
+#include "names/thread_id.h"
 
 #define XATTR_NAME "user.berth.mount"
 #define XATTR_MAX 65536 /* the kernel's own limit */
@@ -325,7 +327,7 @@ static int take_settings(json_t *object, struct here *h)
         {"url", &h->url},           {"token_file", &h->token_file},
         {"ca_file", &h->ca_file},   {"cert_file", &h->cert_file},
         {"key_file", &h->key_file}, {"workspace", &h->workspace},
-        {"control", &h->control},
+        {"control", &h->control},   {"member", &h->member},
     };
     for (size_t i = 0; i < ARRAY_SIZE(strings); i++) {
         int r = get_string(object, strings[i].key, strings[i].field);
@@ -382,30 +384,57 @@ static void forget_service(struct here *h)
         h->workspace[strcspn(h->workspace, "@")] = '\0';
 }
 
+/* Of the members of such a mount, one that --service can name; NULL: there is none. Those without a
+ * name of their own, and workspaces of providers, have none there. */
+static const char *named_member(json_t *object)
+{
+    size_t i;
+    json_t *member;
+    json_array_foreach(json_object_get(object, "members"), i, member)
+    {
+        const char *name = json_string_value(json_object_get(member, "name"));
+        if (name && service_name_is_valid(name) && strcmp(name, "default") != 0 &&
+            strspn(name, "0123456789") < strlen(name) && !json_object_get(member, "provider"))
+            return name;
+    }
+    return NULL;
+}
+
+static int ask_which(const struct mount_row *row, json_t *object, struct failure *f)
+{
+    const char *name = named_member(object);
+    return failure_set(f, -ENOTUNIQ,
+                       "%s shows the workspaces of several services: enter one of them, or name "
+                       "the service: berth %s%s …",
+                       row->point, name ? "--service " : "--url URL", name ? name : "");
+}
+
+/* What the workspace of this name tells of its own takes the place of what the mount does. */
+static int ask_member(const struct mount_row *whole, const char *name, json_t **object,
+                      struct failure *f)
+{
+    json_t *own = NULL;
+    const struct question q = {.row = whole, .name = name};
+    int r = ask(&q, HERE_DEADLINE_MS, &own, f);
+    if (r < 0)
+        return r;
+    json_decref(*object);
+    *object = own;
+    return 0;
+}
+
 /* In a mount of several services, *object becomes what the workspace tells of its own. */
 static int ask_workspace(const struct mount_row *row, const struct mount_row *whole,
                          const char *path, json_t **object, struct failure *f)
 {
     _cleanup_free_ char *inside = NULL;
-    json_t *own = NULL;
     if (!json_is_array(json_object_get(*object, "members")))
         return 0;
     int r = join(row->root[0] == '/' ? row->root + 1 : row->root, below(path, row->point), &inside);
     if (r < 0)
         return failure_set(f, r, "%s", strerror(-r));
     inside[strcspn(inside, "/")] = '\0';
-    if (!inside[0])
-        return failure_set(f, -ENOTUNIQ,
-                           "%s shows the workspaces of several services: enter one of them, or "
-                           "name the service",
-                           row->point);
-    const struct question q = {.row = whole, .name = inside};
-    r = ask(&q, HERE_DEADLINE_MS, &own, f);
-    if (r < 0)
-        return r;
-    json_decref(*object);
-    *object = own;
-    return 0;
+    return inside[0] ? ask_member(whole, inside, object, f) : ask_which(row, *object, f);
 }
 
 static int describe(const struct mount_row *row, const char *path, json_t *object, struct here *h,
@@ -421,7 +450,7 @@ static int describe(const struct mount_row *row, const char *path, json_t *objec
         r = join(row->root[0] == '/' ? row->root + 1 : row->root, below(path, row->point), &inside);
     if (r == 0)
         r = h->workspace ? place_in_workspace(row, inside, h) : place_in_all(row, inside, h);
-    if (r == 0 && json_is_string(json_object_get(object, "member")))
+    if (r == 0 && h->member)
         forget_service(h);
     if (r == -EBADMSG)
         return failure_set(f, r, "the mount at %s says what this version does not understand",
@@ -429,8 +458,10 @@ static int describe(const struct mount_row *row, const char *path, json_t *objec
     return r < 0 ? failure_set(f, r, "%s", strerror(-r)) : 0;
 }
 
+/* The mount that the spot is in, and what it tells. */
 static int find_mount(const struct mount_table *table, const struct spot *spot, const char *what,
-                      struct here *h, struct failure *f)
+                      const struct mount_row **ret_row, const struct mount_row **ret_whole,
+                      json_t **ret_object, struct failure *f)
 {
     const struct mount_row *row = find_row(table, spot);
     if (!row || !mount_row_is_berth(row))
@@ -441,8 +472,17 @@ static int find_mount(const struct mount_table *table, const struct spot *spot, 
                            "%s shows a part of a Berth mount whose root is not visible here; name "
                            "the service with --url",
                            row->point);
+    *ret_row = row;
+    *ret_whole = whole;
+    return here_mount_read(whole, HERE_DEADLINE_MS, ret_object, f);
+}
+
+static int find_workspace(const struct mount_table *table, const struct spot *spot,
+                          const char *what, struct here *h, struct failure *f)
+{
+    const struct mount_row *row, *whole;
     json_t *object;
-    int r = here_mount_read(whole, HERE_DEADLINE_MS, &object, f);
+    int r = find_mount(table, spot, what, &row, &whole, &object, f);
     if (r < 0)
         return r;
     r = ask_workspace(row, whole, spot->path, &object, f);
@@ -452,7 +492,74 @@ static int find_mount(const struct mount_table *table, const struct spot *spot, 
     return r;
 }
 
-int here_find(const char *path, struct here *ret, struct failure *ret_failure)
+/* --- a workspace of a mount of several services, by its name there ------------------------------
+ */
+
+static bool is_member(json_t *object, const char *name)
+{
+    size_t i;
+    json_t *member;
+    json_array_foreach(json_object_get(object, "members"), i, member)
+    {
+        const char *is = json_string_value(json_object_get(member, "name"));
+        if (is && strcmp(is, name) == 0 && !json_object_get(member, "provider"))
+            return true;
+    }
+    return false;
+}
+
+/* The name in the mount's root. -ENXIO: a service has to be named, and is not. */
+static int name_there(json_t *object, const char *key, bool by_name, bool in_root, char **ret,
+                      bool *ret_qualified)
+{
+    char name[THREAD_NAME_MAX + 1];
+    const char *at = strrchr(key, '@');
+    *ret_qualified = at && at > key && is_member(object, at + 1);
+    if (!*ret_qualified && !in_root)
+        return -ENXIO;
+    struct bytes part = bytes_of(key, *ret_qualified ? (size_t)(at - key) : strlen(key));
+    if (by_name && part.len < sizeof name) {
+        memcpy(name, part.data, part.len);
+        name[part.len] = '\0';
+    } else if (by_name || thread_id_to_name(part, name) < 0) {
+        return -ENODATA;
+    }
+    if (strchr(name, '/') || name[0] == '.' || !name[0])
+        return -ENODATA;
+    return asprintf(ret, "%s%s", name, *ret_qualified ? at : "") < 0 ? -ENOMEM : 0;
+}
+
+static int find_member(const struct mount_table *table, const struct spot *spot, const char *key,
+                       bool by_name, struct here *h, struct failure *f)
+{
+    const struct mount_row *row, *whole;
+    _cleanup_free_ char *name = NULL, *path = NULL;
+    json_t *object;
+    int r = find_mount(table, spot, "the working directory", &row, &whole, &object, f);
+    if (r < 0)
+        return r;
+    const char *inside = below(spot->path, row->point);
+    bool in_root = strcmp(row->root, "/") == 0 && inside && !*inside;
+    if (!json_is_array(json_object_get(object, "members")))
+        r = failure_set(f, -ENXIO, "%s is a mount of one service", row->point);
+    else if ((r = name_there(object, key, by_name, in_root, &name, &h->qualified)) < 0)
+        (void)failure_set(f, r, "%s shows no workspace %s", row->point, key);
+    if (r == 0)
+        r = ask_member(whole, name, &object, f);
+    if (r == -ENOENT)
+        r = failure_set(f, -ENODATA, "%s shows no workspace %s; see ls %s", whole->point, key,
+                        whole->point);
+    if (r == 0 && join(whole->point, name, &path) < 0)
+        r = failure_set(f, -ENOMEM, "%s", strerror(ENOMEM));
+    if (r == 0)
+        r = describe(whole, path, object, h, f);
+    json_decref(object);
+    return r;
+}
+
+/* Of a path (NULL: the working directory), or (key) of a name in the mount that it is in. */
+static int find(const char *path, const char *key, bool by_name, struct here *ret,
+                struct failure *ret_failure)
 {
     _cleanup_mount_table_ struct mount_table table = {0};
     _cleanup_here_ struct here h = {0};
@@ -461,8 +568,10 @@ int here_find(const char *path, struct here *ret, struct failure *ret_failure)
     if (r < 0)
         return failure_set(ret_failure, r, "/proc/self/mountinfo: %s", strerror(-r));
     r = path ? spot_of_path(path, &spot, ret_failure) : spot_of_directory(&spot, ret_failure);
-    if (r == 0)
-        r = find_mount(&table, &spot, path ? path : "the working directory", &h, ret_failure);
+    if (r == 0 && key)
+        r = find_member(&table, &spot, key, by_name, &h, ret_failure);
+    else if (r == 0)
+        r = find_workspace(&table, &spot, path ? path : "the working directory", &h, ret_failure);
     if (r == 0 && !path)
         r = check_directory(spot.path, ret_failure);
     free(spot.path);
@@ -471,6 +580,16 @@ int here_find(const char *path, struct here *ret, struct failure *ret_failure)
     *ret = h;
     h = (struct here){0};
     return 0;
+}
+
+int here_find(const char *path, struct here *ret, struct failure *ret_failure)
+{
+    return find(path, NULL, false, ret, ret_failure);
+}
+
+int here_find_member(const char *key, bool by_name, struct here *ret, struct failure *ret_failure)
+{
+    return find(NULL, key, by_name, ret, ret_failure);
 }
 
 void here_release(struct here *h)
@@ -483,6 +602,7 @@ void here_release(struct here *h)
     free(h->key_file);
     free(h->control);
     free(h->workspace);
+    free(h->member);
     free(h->directory);
     free(h->workspace_path);
     *h = (struct here){0};

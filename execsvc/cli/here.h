@@ -66,6 +66,9 @@ struct here {
     bool own_credentials; /* these are all: nothing of the environment is for this service */
     char *control;        /* the socket by which the mount's connection can be used */
     char *workspace;      /* the workspace's key; NULL at the root of a mount of all of them */
+    char *member;         /* in a mount of several services: whose it is there; else NULL */
+    bool qualified;       /* here_find_member: that was said */
+    bool named;           /* which.h: a word led here, and we stand elsewhere */
     bool by_name;         /* the key is a directory name, else a thread ID */
     char *directory;      /* relative to the workspace's root; "" is the root. Never NULL */
     char *workspace_path; /* where the workspace's root is on this machine; NULL when it is not
@@ -79,5 +82,11 @@ struct here {
  *   -ESTALE   the working directory has been removed
  *   -ENOMEM */
 int here_find(const char *path, struct here *ret, struct failure *ret_failure);
+
+/* In the mount of several services that the working directory is in: a workspace as it shows it,
+ * NAME@SERVICE, or from its root also NAME (or, but for by_name, a thread ID). As here_find; and
+ *   -ENXIO    that is no such mount, or it is not in its root and no SERVICE is named
+ *   -ENODATA  it shows no such workspace, as far as its services are reached */
+int here_find_member(const char *key, bool by_name, struct here *ret, struct failure *ret_failure);
 void here_release(struct here *h);
 #define _cleanup_here_ _cleanup_(here_release)

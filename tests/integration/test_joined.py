@@ -475,18 +475,122 @@ def test_ids_are_of_the_service_one_stands_in(join, harness, start_service, bert
     assert ids(berth, default) == ["other"]
 
 
-@pytest.mark.parametrize("words", [["rm", "victim"], ["stop", "victim"], ["label", "victim", "a=b"],
-                                   ["snapshot", "create", "victim"], ["fork", "victim", "new"]],
-                         ids=lambda words: words[0])
-def test_nothing_is_changed_where_services_are_many(join, harness, start_service, berth, words):
+@pytest.fixture
+def two(join, harness, start_service, berth):
+    """A mount of default and lab, which both have victim, and its services by name."""
     default, lab = start_service(), start_service()
-    mount = join(lab=lab, gone="unix:/nowhere/at/all")
+    for service, more in ((default, ["plain"]), (lab, ["other"])):
+        berth("--url", service.url, "create", "victim", *more, check=True)
+    mount = join(default=default, lab=lab)
     set_default(harness, default)
-    for service in (default, lab):
-        berth("--url", service.url, "create", "victim", check=True)
+    for name in ("default", "lab"):
+        until_state(mount, name, "connected")
+    return mount, default, lab
+
+
+def labels(berth, service, workspace="victim"):
+    return berth("--url", service.url, "label", workspace, check=True).stdout.split()
+
+
+def test_the_workspace_in_which_one_stands(two, berth):
+    """It is known to all commands that take one, by nothing and by a dot."""
+    mount, default, lab = two
+    inside = mount.path / "victim@lab"
+    berth("label", ".", "a=b", cwd=inside, check=True)
+    assert berth("label", cwd=inside, check=True).stdout == "a=b\n"
+    assert labels(berth, default) == []
+    berth("ttl", ".", "7d", cwd=inside, check=True)
+    assert "never" not in berth("ttl", cwd=inside, check=True).stdout.splitlines()[0]
+    assert "filesystem" in berth("policy", cwd=inside).stdout
+    berth("visibility", "--add", "*.o", cwd=inside, check=True)
+    assert berth("visibility", ".", cwd=inside, check=True).stdout == "*.o\n"
+    (inside / "f").write_text("1")
+    assert berth("snapshot", "create", cwd=inside, check=True).stdout
+    berth("snapshot", "create", ".", "s1", cwd=inside, check=True)
+    (inside / "f").write_text("2")
+    berth("snapshot", "restore", "s1", cwd=inside, check=True)
+    assert berth("exec", "-w", ".", "--", "cat", "f", cwd=inside, check=True).stdout == "1"
+    berth("fork", "forked", cwd=inside, check=True)
+    assert ids(berth, lab) == ["forked", "other", "victim"]
+    assert berth("export", cwd=inside, text=False, check=True).stdout[257:262] == b"ustar"
+    berth("stop", cwd=inside, check=True)
+    assert "stopped" in berth("--url", lab.url, "ls", "-l").stdout
+    berth("start", ".", cwd=inside, check=True)
+    # One word too little is not taken for it where everything would be gone.
+    refused = berth("rm", cwd=inside)
+    assert refused.returncode == 2 and "which workspace?" in refused.stderr
+    berth("rm", ".", cwd=inside, check=True)
+    assert ids(berth, lab) == ["forked", "other"] and ids(berth, default) == ["plain", "victim"]
+    for words in (["policy"], ["label"], ["stop"], ["snapshot", "create"]):
+        refused = berth(*words, cwd=mount.path)
+        assert refused.returncode == 2 and "which workspace?" in refused.stderr, words
+
+
+def test_names_of_the_mount_are_ids(two, berth):
+    """NAME@SERVICE, wherever one stands in the mount; in its root also NAME, as it is shown."""
+    mount, default, lab = two
+    for place in (mount.path, mount.path / "plain"):
+        berth("label", "victim@lab", f"at={place.name}", cwd=place, check=True)
+        assert labels(berth, lab) == [f"at={place.name}"]
+    inside = mount.path / "plain"
+    for words in (["exec", "-w", "victim@lab", "--", "true"], ["ps", "-w", "victim@lab"], ["label", "-n", "victim@lab"]):
+        berth(*words, cwd=inside, check=True)
+    missing = berth("label", "plain@lab", "a=b", cwd=inside)
+    assert missing.returncode == 1 and "shows no workspace plain@lab" in missing.stderr
+    assert labels(berth, default) == []
+    assert berth("exec", "-w", "other", "--", "true", cwd=mount.path).returncode == 0
+    # In another one IDs are of its own service.
+    assert berth("exec", "-w", "other", "--", "true", cwd=mount.path / "plain").returncode == 125
+    berth("rm", "victim@lab", cwd=mount.path / "plain", check=True)
+    assert ids(berth, lab) == ["other"] and ids(berth, default) == ["plain", "victim"]
+    told = berth("rm", "-f", "other", cwd=mount.path / "plain", check=True)
+    assert "there is no workspace other at" in told.stderr and ids(berth, lab) == ["other"]
+
+
+def test_each_word_is_looked_for_from_where_one_stands(two, berth):
+    """Where an earlier one led to is not where the next is."""
+    mount, default, lab = two
+    berth("--url", lab.url, "create", "plain", check=True)
+    run = berth("rm", "other@lab", "plain", cwd=mount.path)
+    assert run.returncode == 1 and "plain@default" in run.stderr, run.stderr
+    assert ids(berth, lab) == ["plain", "victim"] and ids(berth, default) == ["plain", "victim"]
+    berth("stop", "plain@lab", "plain", cwd=mount.path / "victim@default", check=True)
+    for service in (lab, default):
+        listed = berth("--url", service.url, "ls", "-q", "--state", "stopped", check=True).stdout.split()
+        assert listed == ["plain"]
+
+
+@pytest.mark.parametrize("words", [["rm", "victim"], ["stop", "victim"], ["label", "victim", "a=b"],
+                                   ["snapshot", "create", "victim"], ["fork", "victim", "new"], ["snapshot", "rm", "s"]],
+                         ids=" ".join)
+def test_nothing_is_changed_where_services_are_many(two, berth, words):
+    mount, default, lab = two
     run = berth(*words, cwd=mount.path)
-    assert run.returncode == 1 and "--service NAME" in run.stderr, run.stderr
-    assert ids(berth, default) == ids(berth, lab) == ["victim"]
+    expected = "victim@default" if "victim" in words else "berth --service lab"
+    assert run.returncode == 1 and expected in run.stderr, run.stderr
+    assert "victim" in ids(berth, default) and "victim" in ids(berth, lab)
+    assert labels(berth, default) == labels(berth, lab) == []
+
+
+def test_a_service_that_is_named_beats_the_mount(two, harness, berth):
+    """For all commands alike; and nothing is changed in a workspace of that name there without its ID."""
+    mount, default, lab = two
+    inside = mount.path / "victim@lab"
+    (inside / "f").write_text("lab")
+    env = {**harness.env, "BERTH_URL": default.url}
+
+    def run(*words):
+        return harness.run([harness.program("berth"), *words], env=env, cwd=inside)
+
+    assert run("ls", "-q").stdout.split() == ["plain", "victim"]
+    assert run("exec", "--", "cat", "f").returncode == 1
+    assert run("label", "victim", "a=b").returncode == 0 and labels(berth, default) == ["a=b"]
+    for words in (["label", ".", "c=d"], ["rm", "."], ["stop"]):
+        refused = run(*words)
+        assert refused.returncode != 0 and "BERTH_URL" in refused.stderr, refused
+    assert labels(berth, default) == ["a=b"] and labels(berth, lab) == []
+    env["BERTH_URL"] = lab.url
+    assert run("label", ".", "c=d").returncode == 0 and labels(berth, lab) == ["c=d"]
 
 
 def test_a_place_elsewhere_is_not_removed(join, harness, start_service, berth):
@@ -496,7 +600,7 @@ def test_a_place_elsewhere_is_not_removed(join, harness, start_service, berth):
     berth("--url", lab.url, "create", "made", "other", check=True)
     here = place(harness, sandbox, "made")
     run = berth("rm", "made", cwd=mount.path / "other")
-    assert run.returncode == 1 and "a provider" in run.stderr and "--service NAME" in run.stderr
+    assert run.returncode == 1 and "a provider" in run.stderr and "--service lab" in run.stderr
     assert here.exists() and ids(berth, lab) == ["made", "other"]
     berth("rm", "made", cwd=mount.path / "made", check=True)
     assert here.exists() and ids(berth, lab) == ["other"]
@@ -541,3 +645,39 @@ def test_names_of_the_mount_are_no_ids(start_service, berth):
     a = start_service()
     run = berth("--url", a.url, "exec", "-w", "demo@lab", "--", "true")
     assert "berth --service lab … -w demo" in run.stderr
+
+
+def test_ls_of_all(two, harness, berth):
+    mount, _, _ = two
+    path = harness.directory / "home" / "config" / "berth" / "berth.json"
+    assert sorted(berth("ls", "-aq", check=True).stdout.split()) == sorted(os.listdir(mount.path))
+    told = json.loads(path.read_text())
+    told["client"]["services"]["gone"] = {"url": "unix:/nowhere/at/all"}
+    path.write_text(json.dumps(told))
+    run = berth("ls", "--all")
+    assert run.returncode == 1 and "gone: " in run.stderr
+    rows = {line.split()[0]: line.split()[3] for line in run.stdout.splitlines()[1:]}
+    assert rows == {"plain": "default", "victim": "default", "other": "lab", "victim@lab": "lab"}
+    listed = json.loads(berth("ls", "--all", "--json").stdout)
+    assert {(one["thread_id"], one["service"]) for one in listed} == {
+        ("plain", "default"), ("victim", "default"), ("other", "lab"), ("victim", "lab")}
+    assert berth("--service", "lab", "ls", "--all").returncode == 2
+
+
+# --- top ----------------------------------------------------------------------------------------
+
+def test_top(two, berth):
+    mount, _, _ = two
+    (mount.path / "plain" / "f").write_text("x")
+    os.stat(mount.path / "victim@lab")
+    parts.wait_until(lambda: members(mount)["lab"]["stats"]["ping_us"] > 0, what="a ping")
+    lines = berth("top", "--once", check=True).stdout.splitlines()
+    rows = [line.split("  ") for line in lines if str(mount.path) in line or line.startswith("  ")]
+    cells = {row[0] or row[1]: [cell.strip() for cell in row if cell.strip()] for row in rows}
+    for name in (str(mount.path), "default", "lab"):
+        state, lag, ping, trips, files, cache = cells[name][1:7]
+        assert state == "connected" and trips == "-" and "-" not in (lag, ping, files, cache), cells[name]
+    [ours] = [m for m in json.loads(berth("top", "--once", "--json").stdout)["mounts"] if m["mountpoint"] == str(mount.path)]
+    total, own = ours["stats"], [m["stats"] for m in ours["members"]]
+    assert total["round_trips"] == sum(m["round_trips"] for m in own) > 0
+    assert total["inodes"] == sum(m["inodes"] for m in own) > 0
