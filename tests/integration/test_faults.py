@@ -214,6 +214,11 @@ class World:
                 return step(self.peer)
             except GONE:
                 self.drop()
+            except wire.CallError as error:
+                # Its starter may be killed a moment before it.
+                if error.errno != errno.ECONNRESET:
+                    raise
+                self.drop()
         raise AssertionError(f"{step.__name__}: the service keeps dying")
 
     def play(self, script):

@@ -156,7 +156,7 @@ static void test_killed(void **state)
     for (int round = 0; round < (rounds ? atoi(rounds) : 60); round++) {
         /* From any moment of making files to any of filling them. */
         pid_t pid = start_child(p, (uint64_t)round * 1000, 300, true);
-        (void)usleep((useconds_t)random_number(15000));
+        (void)usleep((useconds_t)random_number(round % 2 ? 100000 : 15000));
         assert_int_equal(kill(pid, SIGKILL), 0);
         int status;
         assert_int_equal(waitpid(pid, &status, 0), pid);

@@ -24,7 +24,7 @@
 /* Each message so often in each race, but for no longer than BERTH_RACE_SECONDS, else this. */
 #define ROUNDS 2000
 #define RACE_SECONDS 1
-#define ROUNDS_LEAST 50
+#define ROUNDS_LEAST 12
 #define REMOVALS 1000
 
 static const char *const outside_files[] = {RACE_OUTSIDE_FILES};
