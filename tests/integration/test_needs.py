@@ -116,7 +116,7 @@ OPTIONS = {"absolute_symbolic_links": ["symlinks=verbatim"]}
 
 @pytest.mark.timeout(300)  # thousands of files, on a busy machine
 @pytest.mark.parametrize("mounted", [mount_of_an_ordinary_user, pytest.param(mount_of_root, marks=pytest.mark.long),
-                                     mount_of_root_used_by_another], ids=lambda f: f.__name__)
+                                     pytest.param(mount_of_root_used_by_another, marks=pytest.mark.long)], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("name", needs.CHECKS)
 def test_need(name, mounted, harness, fuse_works, other_filesystem):
     user, one, two = mounted(harness, *OPTIONS.get(name, ()))

@@ -206,6 +206,7 @@ def test_opensandbox(sandboxes, opensandbox):
     assert set(request["metadata"]) == {"created-by", "created-at", "berth-name"}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_opensandbox_refuses(sandboxes, opensandbox):
     """What the server says is told, and nothing is left."""
@@ -235,7 +236,7 @@ def opensandbox_sandbox(sandboxes, opensandbox):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("server_proxy", ["no", "yes"])
+@pytest.mark.parametrize("server_proxy", [pytest.param("no", marks=pytest.mark.long), "yes"])
 def test_opensandbox_stream(sandboxes, opensandbox, server_proxy):
     """Bytes go through as they are, in both directions; a status comes back; and no shell is left."""
     sandbox = opensandbox_sandbox(sandboxes, opensandbox)
@@ -278,6 +279,7 @@ def test_boat(sandboxes, boat):
     assert os.listdir(kept) == ["key"] and (kept / "key").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_boat_refuses(sandboxes, boat):
     """What Boat says is told; a machine with another host key is none of its; nothing is left of either."""
