@@ -120,7 +120,7 @@ def git(tmp_path_factory):
     return Git(tmp_path_factory.mktemp("repository"))
 
 
-@settings(max_examples=int(os.environ.get("VISIBILITY_EXAMPLES", "500")), deadline=None)
+@settings(max_examples=int(os.environ.get("VISIBILITY_EXAMPLES", "150")), deadline=None)
 @given(RULES)
 @example([b"foo", b"!foo/a"])
 @example([b"a/**/foo"])
@@ -163,7 +163,7 @@ def text_of(typed):
     return b"".join(WORDS[kind] + pattern + b"\n" for kind, pattern in typed)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(TYPED, TYPED, TYPED)
 def test_sources_are_one_list_in_order(git, rules, service, workspace, mount):
     parts = rules.ask(git.paths, text_of(service), text_of(workspace), text_of(mount))
@@ -171,7 +171,7 @@ def test_sources_are_one_list_in_order(git, rules, service, workspace, mount):
     assert parts == rules.ask(git.paths, b"", b"", text_of(service + workspace + mount))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(TYPED)
 def test_what_lies_below(git, rules, typed):
     found = rules.ask(git.paths, text_of(typed))
@@ -183,7 +183,7 @@ def test_what_lies_below(git, rules, typed):
         assert (listed == "l") == (kind == "s" or (kind == above == "u"))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(TYPED)
 def test_each_word_alone_is_git_s_answer(git, rules, typed):
     """With one word against `show` the rules are gitignore's, whatever the word."""
