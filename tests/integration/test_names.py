@@ -199,7 +199,7 @@ def differences(path, tree):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("rounds", [3, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(40, marks=pytest.mark.long)])
 def test_tools_beside_an_agent_in_the_same_directories(two, service, tmp_path, run, rounds):
     path, tree = two
     packed = archive(tmp_path)
