@@ -23,7 +23,7 @@ from lib import kernel_caches, mounts
 from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 
-SECONDS, LONG_SECONDS = 8, 240
+SECONDS, LONG_SECONDS = 4, 240
 PATIENCE = 30  # for one step of a worker, on a busy machine
 PAGE = 4096
 SIZE = 64 * PAGE
@@ -283,7 +283,7 @@ def killed(service, start_mount, tree, rounds):
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_killed_driver_leaves_a_mountpoint_that_can_be_used(service, start_mount, workspace):
-    killed(service, start_mount, workspace, 4)
+    killed(service, start_mount, workspace, 2)
 
 
 @pytest.mark.long
@@ -336,7 +336,7 @@ def lock_rename_read(places, count):
     another mount a rename is seen a little later: there the lock is kept until an fsync after it."""
     (places[0] / "ref").touch()
     careful = ["careful"] if len(set(places)) > 1 else []
-    processes = [subprocess.Popen([sys.executable, "-c", LOCKER, place, str(number), str(count), *careful],
+    processes = [subprocess.Popen([sys.executable, "-I", "-S", "-c", LOCKER, place, str(number), str(count), *careful],
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
                  for number, place in enumerate(places)]
     try:
@@ -358,7 +358,7 @@ def lock_rename_read(places, count):
 def test_lock_rename_and_read(service, start_mount, workspace, where):
     one = start_mount(service, workspace=WORKSPACE).path
     other = one if where == "one mount" else start_mount(service, workspace=WORKSPACE).path
-    lock_rename_read([one, other], 200)
+    lock_rename_read([one, other], 100)
 
 
 @pytest.mark.long
