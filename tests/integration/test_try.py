@@ -63,6 +63,7 @@ def kill_leftover(state):
 @pytest.mark.slow
 @pytest.mark.timeout(LIMIT)
 def test_try_twice_and_stop(start_try, harness):
+    """It refuses to stop what is in use, and keeps what it did not make."""
     first = start_try()
     assert "hello from the mount\n" in first.stdout
     assert re.search(r"^written by process \d+ beside the files$", first.stdout, re.MULTILINE)
@@ -76,6 +77,13 @@ def test_try_twice_and_stop(start_try, harness):
     assert "berthd already runs" in second.stdout and "already mounted" in second.stdout
     assert service_pid(start_try.state) == pid
     assert len(mounts.mounts_below(start_try.mountpoint)) == 1
+
+    with open(start_try.mountpoint / "demo" / "open", "w", encoding="utf-8"):
+        # In the mount itself: what it runs is there too, and is not what is to be left.
+        refused = harness.run([TRY, "--stop"], env=start_try.env, timeout=RUN_LIMIT, cwd=start_try.mountpoint / "demo")
+    assert refused.returncode != 0 and refused.stderr.count("in use") == 1 == len(refused.stderr.splitlines())
+    assert "(try)" not in refused.stderr and "timeout" not in refused.stderr
+    assert service_pid(start_try.state) == pid, "the service must not go while its mount stays"
 
     stopped = start_try("--stop")
     assert f"stopped berthd ({pid})" in stopped.stdout
@@ -91,41 +99,23 @@ def test_try_twice_and_stop(start_try, harness):
     start_try()
     assert sorted(os.listdir(start_try.mountpoint / "demo")) == ["from-here.txt", "from-there.txt"]
 
-
-@pytest.mark.slow
-@pytest.mark.timeout(LIMIT)
-def test_try_at_a_directory_with_a_space_and_purge(start_try, harness):
-    place = harness.directory / "a place"
-    start_try("--dir", str(place))
-    assert mounts.find_mount(place)
-    (place / "demo" / "mine").write_text("kept?")
-    # --stop finds the directory of the run before.
-    start_try("--stop", "--purge")
-    assert not place.exists()
-    start_try("--dir", str(place))
-    assert not (place / "demo" / "mine").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(LIMIT)
-def test_stop_refuses_a_mount_in_use_and_says_so(start_try, harness):
-    start_try()
-    with open(start_try.mountpoint / "demo" / "open", "w", encoding="utf-8"):
-        # In the mount itself: what it runs is there too, and is not what is to be left.
-        refused = harness.run([TRY, "--stop"], env=start_try.env, timeout=RUN_LIMIT, cwd=start_try.mountpoint / "demo")
-    assert refused.returncode != 0 and refused.stderr.count("in use") == 1 == len(refused.stderr.splitlines())
-    assert "(try)" not in refused.stderr and "timeout" not in refused.stderr
-    assert service_pid(start_try.state), "the service must not go while its mount stays"
+    # A workspace of the same name that was there before is somebody's work.
+    (start_try.mountpoint / "demo" / "mine").write_text("kept")
     start_try("--stop")
+    (made,) = harness.directory.rglob("made-demo")
+    made.unlink()
+    start_try()
+    assert "is kept" in start_try("--stop", "--purge").stdout
+    start_try()
+    assert (start_try.mountpoint / "demo" / "mine").read_text() == "kept"
 
 
-@pytest.mark.parametrize("words, what", [
-    (["--stpo"], "--stpo"), (["--dir"], "--dir needs a directory"),
-    (["--dir", ""], "--dir needs a directory"), (["--purge"], "--stop"),
-    (["--stop", "--dir", "/tmp"], "takes no --dir")])
-def test_wrong_words_are_refused(start_try, words, what):
-    result = start_try(*words, check=False)
-    assert result.returncode == 2 and "usage" in result.stderr and what in result.stderr
+def test_wrong_words_are_refused(start_try):
+    for words, what in ((["--stpo"], "--stpo"), (["--dir"], "--dir needs a directory"),
+                        (["--dir", ""], "--dir needs a directory"), (["--purge"], "--stop"),
+                        (["--stop", "--dir", "/tmp"], "takes no --dir")):
+        result = start_try(*words, check=False)
+        assert result.returncode == 2 and "usage" in result.stderr and what in result.stderr, words
 
 
 def test_help_and_nothing_to_stop(start_try):
@@ -139,11 +129,13 @@ def test_help_and_nothing_to_stop(start_try):
 def test_stop_undoes_what_try_did_and_no_more(start_try, harness):
     """Every directory of several runs; one that was there before stays; --purge also after the
     service was stopped."""
-    mine, other = harness.directory / "mine", harness.directory / "other"
+    mine, other = harness.directory / "mine", harness.directory / "a place"
     mine.mkdir()
     first = start_try("--dir", str(mine))
     assert f"{start_try.build}/execsvc/server" in re.search("export PATH=.*", first.stdout).group()
     start_try("--dir", str(other))
+    assert mounts.find_mount(other)
+    (other / "demo" / "mine").write_text("kept?")
     assert "already mounted" in start_try("--dir", str(mine)).stdout
     start_try("--stop")
     assert mounts.mounts_below(harness.directory) == []
@@ -199,18 +191,3 @@ def test_try_as_an_ordinary_user(harness, build_dir, fuse_works):
     finally:
         mounts.force_unmount(home)
         kill_leftover(home / ".local/state")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(LIMIT)
-def test_purge_keeps_what_try_did_not_make(start_try, harness):
-    """A workspace of the same name that was there before is somebody's work."""
-    start_try()
-    (start_try.mountpoint / "demo" / "mine").write_text("kept")
-    start_try("--stop")
-    (made,) = harness.directory.rglob("made-demo")
-    made.unlink()
-    start_try()
-    assert "is kept" in start_try("--stop", "--purge").stdout
-    start_try()
-    assert (start_try.mountpoint / "demo" / "mine").read_text() == "kept"
