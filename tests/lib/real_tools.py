@@ -81,7 +81,7 @@ def git_history(directory):
 
 # --- compilers -----------------------------------------------------------------------------
 
-PARTS = 24
+PARTS = 8
 
 
 def c_project(directory):
