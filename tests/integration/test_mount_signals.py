@@ -69,7 +69,7 @@ def stalled(service, start_relay, start_mount, run_berth):
         program.wait(20)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT])
 @pytest.mark.parametrize("what", CALLS)
 def test_who_is_killed_ends_at_once(stalled, what, number):
     relay, mount, start = stalled
