@@ -7,6 +7,7 @@
 #include "store/json_file.h"
 #include "store/lock.h"
 #include "store/path.h"
+#include "store/adopt.h"
 #include "store/changes.h"
 #include "store/detect.h"
 #include "store/restore.h"
@@ -23,7 +24,6 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#define SERVICE_FILE "service.json"
 #define SERVICE_VERSION 1
 
 /* How long ROOT's lock is waited for. */
@@ -153,6 +153,9 @@ int store_claim(const char *root, char **ret_root, int *ret_lock, struct failure
     if (r < 0)
         return failure_set(ret_failure, r, "cannot open the service's directory %s: %s", root,
                            strerror(-r));
+    r = adopt_check(fd, path, ret_failure);
+    if (r < 0)
+        return r;
     r = take_lock(fd, ret_lock);
     if (r == -EBUSY)
         return failure_set(ret_failure, r,

@@ -701,3 +701,26 @@ def test_stdio_says_why_it_cannot(harness):
 def test_working_directory_is_left(harness, service):
     """Started from inside a mount of its own, it would keep that mount busy for ever."""
     assert os.readlink(f"/proc/{service.pid}/cwd") == "/"
+
+
+@pytest.mark.parametrize("path", ["notes", "trash/kept", "tmp/a/kept", "workspaces/kept", "restores/kept", "exec/kept", "inodes"])
+def test_nobody_elses_directory_becomes_a_root(harness, path):
+    """What is in a root's trash is deleted: one that was mistyped must not be taken for one."""
+    root = harness.new_path("somebody's")
+    (root / path).parent.mkdir(parents=True)
+    (root / path).write_text("precious")
+    result = berthd(harness, "--root", root, "--listen", f"unix:{harness.short}/s")
+    assert result.returncode == 1 and f"{root} is no service's directory" in result.stderr, result
+    assert path.split("/")[0] + " is in it already" in result.stderr
+    assert [str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()] == [path]
+    assert (root / path).read_text() == "precious"
+
+
+def test_what_a_first_start_leaves_half_made_is_gone_on_with(start_service, harness):
+    root = harness.new_path("root")
+    for name in ("tmp", "trash", "workspaces", "lost+found", "exec/.half", ".hidden"):
+        (root / name).mkdir(parents=True)
+    for name in ("lock", "inodes"):
+        (root / name).touch()
+    start_service(root=root)
+    assert (root / "service.json").exists()

@@ -1,0 +1,91 @@
+#include "store/adopt.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+enum left {
+    LEFT_ANYHOW,
+    LEFT_EMPTY, /* a directory without names, but for those with a dot, or a file without content */
+};
+
+/* What a start that was cut off leaves, and what a filesystem of its own has. */
+static const struct {
+    const char *name;
+    enum left left;
+} known[] = {
+    {"berthd.log", LEFT_ANYHOW}, {"berthd.sock", LEFT_ANYHOW}, {"lock", LEFT_ANYHOW},
+    {"lost+found", LEFT_ANYHOW}, {"start.lock", LEFT_ANYHOW},  {"token-key", LEFT_ANYHOW},
+    {"exec", LEFT_EMPTY},        {"inodes", LEFT_EMPTY},       {"leases", LEFT_EMPTY},
+    {"restores", LEFT_EMPTY},    {"snapshots", LEFT_EMPTY},    {"tmp", LEFT_EMPTY},
+    {"trash", LEFT_EMPTY},       {"workspaces", LEFT_EMPTY},
+};
+
+static void close_stream(DIR **stream)
+{
+    if (*stream)
+        (void)closedir(*stream);
+}
+
+static int open_names(int fd, const char *path, DIR **ret)
+{
+    _cleanup_close_ int own = openat(fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    *ret = own < 0 ? NULL : fdopendir(own);
+    if (!*ret)
+        return -errno;
+    (void)take_fd(&own);
+    return 0;
+}
+
+/* 1: it is. Names with a dot are those of what is half-made. */
+static int is_empty(int root_fd, const char *name)
+{
+    _cleanup_(close_stream) DIR *stream = NULL;
+    struct stat st;
+    if (fstatat(root_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        return -errno;
+    if (!S_ISDIR(st.st_mode))
+        return S_ISREG(st.st_mode) && st.st_size == 0;
+    int r = open_names(root_fd, name, &stream);
+    if (r < 0)
+        return r;
+    const struct dirent *entry;
+    errno = 0;
+    while ((entry = readdir(stream)))
+        if (entry->d_name[0] != '.')
+            return 0;
+    return errno ? -errno : 1;
+}
+
+static int is_ours(int root_fd, const char *name)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(known); i++)
+        if (strcmp(name, known[i].name) == 0)
+            return known[i].left == LEFT_ANYHOW ? 1 : is_empty(root_fd, name);
+    return 0;
+}
+
+int adopt_check(int root_fd, const char *root, struct failure *ret_failure)
+{
+    _cleanup_(close_stream) DIR *stream = NULL;
+    if (faccessat(root_fd, SERVICE_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+        return 0;
+    int r = open_names(root_fd, ".", &stream);
+    while (r >= 0) {
+        errno = 0;
+        const struct dirent *entry = readdir(stream);
+        if (!entry && errno == 0)
+            return 0;
+        r = entry ? 0 : -errno;
+        if (entry && entry->d_name[0] != '.' && (r = is_ours(root_fd, entry->d_name)) == 0)
+            return failure_set(ret_failure, -EEXIST,
+                               "%s is no service's directory: it has no " SERVICE_FILE
+                               ", and %s is in it already. Give an empty one with --root",
+                               root, entry->d_name);
+    }
+    return failure_set(ret_failure, r, "cannot read %s: %s", root, strerror(-r));
+}
