@@ -121,27 +121,79 @@ static int pack_all(struct tree_call *call, struct pack *pack, struct progress *
     return r < 0 ? r : pack_finish(pack, &counts, f);
 }
 
+/* Where it is written: a file beside the one that is meant, whose name it takes when it is whole.
+ * What is there and is no regular file, a device or a FIFO, is written to itself. */
+struct target {
+    int fd;
+    char *file, *temporary; /* owned; NULL: written to itself */
+};
+
+static void target_release(struct target *t)
+{
+    if (t->temporary)
+        (void)unlink(t->temporary);
+    close_fd(&t->fd);
+    free(t->temporary);
+    free(t->file);
+}
+#define _cleanup_target_ _cleanup_(target_release)
+
+/* file NULL: standard output. */
+static int target_open(const char *file, struct target *t)
+{
+    struct stat st;
+    if (!file) {
+        t->fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+        return t->fd < 0 ? -errno : 0;
+    }
+    if (stat(file, &st) == 0 && !S_ISREG(st.st_mode)) {
+        t->fd = open(file, O_WRONLY | O_NOCTTY | O_CLOEXEC);
+        return t->fd < 0 ? -errno : 0;
+    }
+    bool link = lstat(file, &st) == 0 && S_ISLNK(st.st_mode);
+    t->file = link ? realpath(file, NULL) : strdup(file);
+    if (!t->file)
+        return -errno;
+    char *temporary;
+    if (asprintf(&temporary, "%s.part-%d", t->file, (int)getpid()) < 0)
+        return -ENOMEM;
+    t->fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (t->fd < 0) {
+        int r = -errno;
+        free(temporary);
+        return r;
+    }
+    t->temporary = temporary;
+    return 0;
+}
+
+/* It is whole. */
+static int target_finish(struct target *t)
+{
+    if (!t->temporary)
+        return 0;
+    if (fsync(t->fd) < 0 || rename(t->temporary, t->file) < 0)
+        return -errno;
+    free(t->temporary);
+    t->temporary = NULL;
+    return 0;
+}
+
 int archive_download(struct cli *cli, const char *id, const char *file, const char *compression,
                      struct tree_call *call)
 {
-    _cleanup_free_ char *temporary = NULL;
-    _cleanup_close_ int fd = -1;
+    _cleanup_target_ struct target target = {.fd = -1};
     _cleanup_pack_ struct pack *pack = NULL;
     struct failure failure = {0};
     struct wire_frame *reply;
-    bool standard = !file || strcmp(file, "-") == 0;
-    if (!standard && asprintf(&temporary, "%s.part-%d", file, (int)getpid()) < 0)
-        temporary = NULL;
-    if (standard)
-        fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
-    else if (temporary)
-        fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    int r = fd < 0 ? -errno : 0;
-    const struct pack_sink sink = {.write = write_archive, .context = &fd};
+    if (file && strcmp(file, "-") == 0)
+        file = NULL;
+    int r = target_open(file, &target);
+    const struct pack_sink sink = {.write = write_archive, .context = &target.fd};
     if (r == 0)
-        r = pack_new(choose(standard ? NULL : file, compression), &sink, &pack);
+        r = pack_new(choose(file, compression), &sink, &pack);
     if (r < 0) {
-        cli_error(cli, "%s: %s", standard ? "standard output" : file, strerror(-r));
+        cli_error(cli, "%s: %s", file ? file : "standard output", strerror(-r));
         tree_call_drop(call);
     } else {
         _cleanup_progress_ struct progress *progress = progress_start(id, 0, PROGRESS_BYTES);
@@ -151,12 +203,10 @@ int archive_download(struct cli *cli, const char *id, const char *file, const ch
         if (answer == 0)
             wire_frame_free(reply);
         r = r < 0 ? r : answer;
-        if (r == 0 && !standard && (fsync(fd) < 0 || rename(temporary, file) < 0))
-            r = failure_set(&failure, -errno, "%s: %s", file, strerror(errno));
+        if (r == 0 && (r = target_finish(&target)) < 0)
+            (void)failure_set(&failure, r, "%s: %s", file, strerror(-r));
         if (r < 0)
             cli_error(cli, "%s: %s", id, failure.text[0] ? failure.text : strerror(-r));
     }
-    if (r < 0 && temporary)
-        (void)unlink(temporary);
     return r;
 }

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import stat
 import subprocess
 import tarfile
 
@@ -274,3 +275,28 @@ def test_worktrees_that_cannot_be(berth, service, repository, tmp_path):
     git(bare, "init", "-q")
     assert "no commit yet" in berth("create", "--worktree", bare, "w", ok=False).stderr
     assert berth("ls", "-q").stdout == ""
+
+
+def test_exported_to_what_is_no_regular_file(harness, berth, source):
+    """A device or FIFO is written to itself, and a link leads to the file that is replaced; what fails leaves what was."""
+    archive = harness.new_path("w.tar")
+    tar("-C", source, "-cf", archive, ".")
+    berth("create", "--from", archive, "w")
+    place = harness.new_path("place")
+    place.mkdir()
+    for name, minor in (("null", 3), ("full", 7)):
+        os.mknod(place / name, 0o666 | stat.S_IFCHR, os.makedev(1, minor))
+    os.mkfifo(place / "fifo")
+    (place / "old.tar").write_text("old")
+    (place / "link.tar").symlink_to("old.tar")
+    (place / "nowhere.tar").symlink_to("none/x.tar")
+    berth("export", "w", place / "null")
+    assert "No space left" in berth("export", "w", place / "full", ok=False).stderr
+    assert all(stat.S_ISCHR((place / name).stat().st_mode) for name in ("null", "full"))
+    with subprocess.Popen(["tar", "-tf", place / "fifo"], stdout=subprocess.PIPE) as reader:
+        berth("export", "w", place / "fifo")
+        assert b"executable\n" in reader.communicate(timeout=30)[0] and reader.returncode == 0
+    berth("export", "w", place / "link.tar")
+    assert (place / "link.tar").is_symlink() and tarfile.is_tarfile(place / "old.tar")
+    assert "No such file" in berth("export", "w", place / "nowhere.tar", ok=False).stderr
+    assert sorted(os.listdir(place)) == ["fifo", "full", "link.tar", "nowhere.tar", "null", "old.tar"]
