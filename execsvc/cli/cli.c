@@ -178,11 +178,13 @@ void cli_leave_here(struct cli *cli)
     drop_settings(cli);
 }
 
-void cli_use_working_directory(struct cli *cli, struct here *here)
+bool cli_use_working_directory(struct cli *cli, struct here *here)
 {
     struct failure failure;
-    if (here_find(NULL, here, &failure) == 0)
+    int r = here_find(NULL, here, &failure);
+    if (r == 0)
         cli_use_here(cli, here);
+    return r == 0 || r == -ENOENT || r == -ENOTUNIQ;
 }
 
 int cli_connect_alone(struct cli *cli, struct client **ret, struct failure *ret_failure)

@@ -156,8 +156,9 @@ bool cli_load_settings(struct cli *cli);
  * URL; explicit flags beat the mount's. */
 void cli_use_here(struct cli *cli, const struct here *here);
 
-/* The same with the mount that the working directory is in, if it is in one. */
-void cli_use_working_directory(struct cli *cli, struct here *here);
+/* The same with the mount that the working directory is in, if it is in one. False: it may be in
+ * one, which does not tell its service. */
+bool cli_use_working_directory(struct cli *cli, struct here *here);
 
 /* Back to what was given, and to no mount. */
 void cli_leave_here(struct cli *cli);

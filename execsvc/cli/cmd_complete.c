@@ -188,8 +188,8 @@ static struct client *reach(struct cli *cli)
     struct here here = {0};
     cli->passive = true;
     cli->flags.connect_timeout_ms = CONNECT_TIMEOUT_MS;
-    cli_use_working_directory(cli, &here);
-    bool loaded = client_settings_load(&cli->flags, &cli->settings, &f) == 0;
+    bool loaded = (cli->url_given || cli_use_working_directory(cli, &here)) &&
+                  client_settings_load(&cli->flags, &cli->settings, &f) == 0;
     cli->settings_loaded = loaded;
     bool reached = loaded && cli_reach_warm(cli, &client, &f) == 0;
     here_release(&here);

@@ -233,8 +233,9 @@ static int snapshot_ls(struct cli *cli, const struct choice *choice, char **word
 {
     if (words[0] && words[1])
         return cli_usage_error(cli, "ls takes at most one workspace");
-    struct which w = {.key = words[0], .by_name = choice->workspace_flags};
-    if (!(words[0] ? at_place_use(cli, &w) : which_service(cli)))
+    struct which w = {.key = words[0] ? words[0] : choice->workspace,
+                      .by_name = choice->workspace_flags};
+    if (!(w.key ? at_place_use(cli, &w) : which_service(cli)))
         return CLI_FAILED;
     json_t *array = json_array();
     const struct snapshot_list l = {.choice = choice, .array = array};

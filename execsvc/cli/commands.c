@@ -49,7 +49,7 @@ static const char exec_usage[] =
     "  berth exec -- sh -c 'make 2>&1 | tail'   pipes need a shell: the words are not joined\n";
 
 const struct cli_command cli_commands[] = {
-    {"create", cmd_create, "make workspaces, or find those that are there", create_usage},
+    {"create", cmd_create, "make workspaces, or find those that are there", create_usage, true},
     {"ls", cmd_ls, "list workspaces", ls_usage},
     {"rm", cmd_rm, "remove workspaces and all their files", rm_usage, true},
     {"label", cmd_label, "set or print a workspace's labels", label_usage, true},
@@ -61,7 +61,7 @@ const struct cli_command cli_commands[] = {
      snapshot_usage, true},
     {"fork", cmd_fork, "make a workspace with the files of another", fork_usage, true},
     {"export", cmd_export, "write a workspace's files to an archive", export_usage},
-    {"import", cmd_import, "make a workspace from an archive", import_usage},
+    {"import", cmd_import, "make a workspace from an archive", import_usage, true},
     {"mount", cmd_mount, "show workspaces as directories here", mount_usage},
     {"umount", cmd_umount, "take a mount down", umount_usage},
     {"exec", cmd_exec, "run a command in a workspace, beside its files", exec_usage},

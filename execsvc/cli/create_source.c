@@ -131,6 +131,9 @@ int create_source_run(struct cli *cli, const struct create_source *s, const char
     int r = s->fork ? which_find_id(cli, s->fork, forked) : which_service(cli) ? 0 : -ENOTUNIQ;
     if (r == 0 && s->fork) {
         resolved.fork = forked;
+        r = which_check_new(cli, id);
+    }
+    if (r == 0 && s->fork) {
         r = refuse_elsewhere(cli, forked, id);
     }
     if (r == 0 && s->from) {

@@ -2,10 +2,12 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/xattr.h>
 
@@ -142,18 +144,33 @@ static int stat_here(const void *context, struct buffer *out)
     return st.st_nlink ? 0 : -ENOENT;
 }
 
+static int is_fuse_here(const void *context, struct buffer *out)
+{
+    struct statfs fs;
+    if (statfs(".", &fs) < 0)
+        return -errno;
+    return fs.f_type == FUSE_SUPER_MAGIC ? -EREMOTE : 0;
+}
+
+/* The working directory has no path. -ENOENT: it was not in a Berth mount for certain. */
+static int lost(struct failure *f, const char *why)
+{
+    _cleanup_buffer_ struct buffer none = {0};
+    int r = bounded_run(is_fuse_here, NULL, HERE_DEADLINE_MS, &none);
+    return failure_set(f, r == 0 ? -ENOENT : -ESTALE, "%s", why);
+}
+
 /* The kernel has no path for it. That alone does not mean that it is gone. */
 static int no_path(struct failure *f)
 {
     _cleanup_buffer_ struct buffer none = {0};
     int r = bounded_run(stat_here, NULL, HERE_DEADLINE_MS, &none);
     if (r == -ENOENT || r == -ESTALE)
-        return failure_set(f, -ESTALE, "the working directory has been removed");
+        return lost(f, "the working directory has been removed");
     if (r < 0)
         return failure_set(f, r, "the working directory: %s",
                            r == -ETIMEDOUT ? "its mount does not answer" : strerror(-r));
-    return failure_set(
-        f, -ESTALE, "the working directory is there, but not at the path it had; enter it again");
+    return lost(f, "the working directory is there, but not at the path it had; enter it again");
 }
 
 /* Neither call asks a filesystem: the place of the working directory is kept by the kernel,
@@ -168,8 +185,7 @@ static int spot_of_directory(struct spot *ret, struct failure *f)
         return failure_set(f, -errno, "the working directory: %s", strerror(errno));
     }
     if (path[0] != '/')
-        return failure_set(f, -ESTALE,
-                           "the working directory's mount has been taken down; go elsewhere");
+        return lost(f, "the working directory's mount has been taken down");
     if (statx(AT_FDCWD, "", AT_EMPTY_PATH | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC, STATX_MNT_ID,
               &stx) == 0 &&
         (stx.stx_mask & STATX_MNT_ID))
@@ -416,6 +432,10 @@ static int ask_member(const struct mount_row *whole, const char *name, json_t **
     json_t *own = NULL;
     const struct question q = {.row = whole, .name = name};
     int r = ask(&q, HERE_DEADLINE_MS, &own, f);
+    if (r == -EIO)
+        return failure_set(
+            f, r, "the service of %s in the mount at %s is not reached; see `berth status`", name,
+            whole->point);
     if (r < 0)
         return r;
     json_decref(*object);
@@ -590,6 +610,25 @@ int here_find(const char *path, struct here *ret, struct failure *ret_failure)
 int here_find_member(const char *key, bool by_name, struct here *ret, struct failure *ret_failure)
 {
     return find(NULL, key, by_name, ret, ret_failure);
+}
+
+bool here_names_member(const char *key)
+{
+    _cleanup_mount_table_ struct mount_table table = {0};
+    const struct mount_row *row, *whole;
+    struct spot spot = {0};
+    struct failure f;
+    json_t *object;
+    const char *at = strrchr(key, '@');
+    if (!at || mount_table_read(&table) < 0 || spot_of_directory(&spot, &f) < 0)
+        return false;
+    int r = find_mount(&table, &spot, "the working directory", &row, &whole, &object, &f);
+    free(spot.path);
+    if (r < 0)
+        return false;
+    bool names = is_member(object, at + 1);
+    json_decref(object);
+    return names;
 }
 
 void here_release(struct here *h)

@@ -88,5 +88,8 @@ int here_find(const char *path, struct here *ret, struct failure *ret_failure);
  *   -ENXIO    that is no such mount, or it is not in its root and no SERVICE is named
  *   -ENODATA  it shows no such workspace, as far as its services are reached */
 int here_find_member(const char *key, bool by_name, struct here *ret, struct failure *ret_failure);
+/* Whether the working directory is in a mount of several services, and the key is NAME@SERVICE of
+ * one of them, be there such a workspace or not. */
+bool here_names_member(const char *key);
 void here_release(struct here *h);
 #define _cleanup_here_ _cleanup_(here_release)

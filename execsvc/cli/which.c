@@ -8,9 +8,20 @@
 #include "cli/here.h"
 #include "places/place.h"
 
-static bool is_unclear(int error)
+/* Nothing is meant of the default service where we may stand in a mount of another: only who stands
+ * outside of mounts for certain, or in one of several services and changes nothing. */
+static bool is_clear(const struct cli *cli, int error)
 {
-    return error == -ENOTUNIQ || error == -ENOTCONN || error == -ETIMEDOUT || error == -EPERM;
+    return error == 0 || error == -ENOENT || (error == -ENOTUNIQ && !cli->command->changes);
+}
+
+static int unclear(const struct cli *cli, int error, const char *why)
+{
+    if (error == -ENOTUNIQ || error == -EPERM)
+        cli_error(cli, "%s; or go elsewhere (cd)", why);
+    else
+        cli_error(cli, "%s: go elsewhere (cd), or name a service (--service, --url)", why);
+    return error;
 }
 
 static void keep(struct cli *cli, struct here *found)
@@ -50,12 +61,13 @@ static int stand(struct cli *cli, struct failure *f)
 
 bool which_service(struct cli *cli)
 {
-    struct failure f;
+    struct failure f = {0};
     int r = cli->url_given ? 0 : stand(cli, &f);
-    if (!is_unclear(r) || !cli->command->changes)
-        return true;
-    cli_error(cli, "%s; or go elsewhere (cd)", f.text);
-    return false;
+    if (!is_clear(cli, r))
+        return unclear(cli, r, f.text) == 0;
+    if (r == -ENOTUNIQ)
+        cli_error(cli, "%s; this is of the default service", f.text);
+    return true;
 }
 
 static int no_workspace(const struct cli *cli, const char *why)
@@ -140,6 +152,19 @@ static int shown(struct cli *cli, struct which *w)
     return 0;
 }
 
+int which_check_new(const struct cli *cli, const char *id)
+{
+    if (!cli->here || !cli->here->member || !here_names_member(id))
+        return 0;
+    const char *service = strrchr(id, '@') + 1;
+    cli_error(cli,
+              "%s: it would be made at the service of the workspace in which you stand, %s, under "
+              "a thread ID "
+              "with an @; to make one at %s, name that: berth --service %s create ID",
+              id, cli->here->member, service, service);
+    return -EINVAL;
+}
+
 int which_find(struct cli *cli, struct which *w)
 {
     struct failure f = {0};
@@ -159,10 +184,9 @@ int which_find(struct cli *cli, struct which *w)
         if (found <= 0)
             return found;
     }
-    if (!is_unclear(r) || !cli->command->changes)
-        return 0;
-    cli_error(cli, "%s; or go elsewhere (cd)", f.text);
-    return r;
+    if (!is_clear(cli, r))
+        return unclear(cli, r, f.text);
+    return w->is_new ? which_check_new(cli, w->key) : 0;
 }
 
 int which_find_id(struct cli *cli, const char *word, char ret_id[static WHICH_ID_SIZE])

@@ -5,7 +5,8 @@
  *   NAME@SERVICE    in a mount of several services: what it shows under this name
  *   ID              of the service of the workspace in which we stand; in the root of a mount of
  *                   several services, where commands that change something refuse it, what is
- *                   shown there; outside of mounts of the default service
+ *                   shown there; outside of mounts of the default service. Where the mount in which
+ *                   we stand, or may stand, does not tell its service, none is meant
  *
  * Who names a service (--url, --service, BERTH_URL, BERTH_SERVICE) means that one wherever he
  * stands. Where he stands then tells a name alone, and nothing to commands that change something,
@@ -39,3 +40,7 @@ int which_find(struct cli *cli, struct which *w);
 
 /* The same for what takes thread IDs alone. */
 int which_find_id(struct cli *cli, const char *word, char ret_id[static WHICH_ID_SIZE]);
+
+/* NAME@SERVICE in a mount of several services is refused as the thread ID of one that is to be made
+ * there: no word would find it. which_find() has done so for those that are to be made. */
+int which_check_new(const struct cli *cli, const char *id);

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from lib import mounts
+from lib.joined import configure, join, set_default, until_state  # noqa: F401, fixtures
 from lib.rawfuse import HOLD, RawMount
 
 # What a command that is not found in time may take beyond the driver's own time-out.
@@ -287,3 +288,60 @@ def test_a_directory_above_it_was_moved_by_others(harness, run_berth, service, m
         os.close(descriptor)
     assert result.returncode == 125 and result.stderr.startswith("berth: exec: the working directory ")
     assert not list((service.root / "workspaces/demo/tree").rglob("made"))
+
+
+# --- where the mount that we stood in does not tell its service any more ---------------------
+
+CHANGING = ["rm w", "rm -f w", "exec -w w -- true", "snapshot create w", "stop w", "label w a=b", "create new", "ls -q",
+            "export w out.tar", "ps -w w", "policy w"]
+
+
+def killed(run_berth, one, mount):
+    mount.kill()
+
+
+def taken_down(run_berth, one, mount):
+    run_berth("umount", "-l", mount.path, check=True)
+
+
+def removed(run_berth, one, mount):
+    run_berth("rm", "demo", service=one, check=True)
+
+
+def unreachable(run_berth, one, mount):
+    one.kill()
+    until_state(mount, "one", "disconnected")
+
+
+@pytest.mark.parametrize("lose", [killed, taken_down, removed, unreachable])
+def test_no_other_service_is_meant(harness, run_berth, start_service, start_mount, configure, join, lose):  # noqa: F811
+    one, two = start_service(), start_service()
+    for service in (one, two):
+        run_berth("create", "demo", "w", service=service, check=True)
+    configure(one=one, two=two)
+    set_default(harness, two)
+    mount = join(services="one:two", options=["timeout=1"]) if lose is unreachable else start_mount(one)
+    if lose is unreachable:
+        until_state(mount, "one", "connected")
+    place = next(mount.path.glob("demo@one" if lose is unreachable else "demo"))
+    inside = subprocess.Popen(["sh", "-c", f"cd {place} && echo in && read line && " + "".join(
+        f"berth {words}; echo $?; " for words in CHANGING)], env=harness.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True)
+    assert inside.stdout.readline() == "in\n"
+    before = run_berth("ls", "--json", service=two, check=True).stdout
+    lose(run_berth, one, mount)
+    out, err = inside.communicate("go\n", 60)
+    assert all(word in ("1", "125") for word in out.split()) and len(out.split()) == len(CHANGING), (out, err)
+    # A member's own service may still be known, and then is what is not reached.
+    assert err.count("name a service (--service, --url)") + err.count("nobody listens on the socket") == len(CHANGING), err
+    assert json.loads(run_berth("ls", "--json", service=two, check=True).stdout) == json.loads(before)
+    assert json.loads(run_berth("snapshot", "ls", "--json", service=two, check=True).stdout) == []
+
+
+def test_a_removed_directory_of_no_mount(harness, run_berth, service, configure):  # noqa: F811
+    run_berth("create", "w", check=True)
+    configure()
+    set_default(harness, service)
+    gone = harness.new_path("gone")
+    gone.mkdir()
+    assert harness.run(["sh", "-c", f"cd {gone} && rmdir {gone} && exec berth ls -q"], check=True).stdout == "w\n"

@@ -45,6 +45,13 @@ def berth(harness):
     return go
 
 
+def set_default(harness, service):
+    path = harness.directory / "home" / "config" / "berth" / "berth.json"
+    told = json.loads(path.read_text())
+    told["client"]["url"] = service.url
+    path.write_text(json.dumps(told))
+
+
 def members(mount):
     told = json.loads(os.getxattr(mount.path, "user.berth.mount"))
     return {member["name"]: member for member in told["members"]}
