@@ -27,7 +27,7 @@ enum field {
 static const char *const single_fields[] = {
     "x-api-key",     "x-access-token", "content-type",     "content-encoding",
     "content-range", "e2b-sandbox-id", "e2b-sandbox-port", "berth-caller",
-    "range",         "if-range",
+    "range",         "if-range",       "origin",           "sec-fetch-site",
 };
 #define FIELD_NAME_MAX 32 /* longer than any name that matters */
 
@@ -88,13 +88,26 @@ static int on_url(http_parser *p, const char *data, size_t len)
     return reader_append(r, &r->target, data, len);
 }
 
+/* White space behind a value is none of it (RFC 9110 5.5); the parser takes off what is before. */
+static void trim(struct buffer *b)
+{
+    while (b->len > 0 && (b->data[b->len - 1] == ' ' || b->data[b->len - 1] == '\t'))
+        b->len--;
+}
+
+static void end_value(struct http_reader *r)
+{
+    trim(&r->fields);
+    trim(&r->values[r->field]);
+    r->in_value = false;
+    r->name_len = 0;
+}
+
 static int on_header_field(http_parser *p, const char *data, size_t len)
 {
     struct http_reader *r = p->data;
-    if (r->in_value) {
-        r->in_value = false;
-        r->name_len = 0;
-    }
+    if (r->in_value)
+        end_value(r);
     /* White space in or behind a name: RFC 9112 5.1, for the reason given at has_odd_line(). */
     if (memchr(data, ' ', len) || memchr(data, '\t', len)) {
         r->error = -EBADMSG;
@@ -220,6 +233,8 @@ static int on_headers_complete(http_parser *p)
 {
     struct http_reader *r = p->data;
     struct http_request *q = &r->request;
+    if (r->in_value)
+        end_value(r);
     (void)snprintf(q->method, sizeof q->method, "%s", http_method_str(p->method));
     const uint8_t *query = r->target.len ? memchr(r->target.data, '?', r->target.len) : NULL;
     size_t len = query ? (size_t)(query - r->target.data) : r->target.len;

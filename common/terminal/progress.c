@@ -84,7 +84,10 @@ static void prepare_erase(size_t width)
 static void on_ending_signal(int number)
 {
     erase();
-    (void)raise(number); /* its action is the default again (SA_RESETHAND) */
+    for (size_t i = 0; i < ARRAY_SIZE(ending_signals); i++)
+        if (ending_signals[i] == number)
+            (void)sigaction(number, &screen.before[i], NULL);
+    (void)raise(number);
 }
 
 static void watch_signals(void)
@@ -93,7 +96,7 @@ static void watch_signals(void)
     (void)sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < ARRAY_SIZE(ending_signals); i++) {
         (void)sigaction(ending_signals[i], NULL, &screen.before[i]);
-        if (screen.before[i].sa_handler == SIG_DFL)
+        if (screen.before[i].sa_handler != SIG_IGN)
             (void)sigaction(ending_signals[i], &action, NULL);
     }
 }

@@ -38,22 +38,24 @@ static const struct option global_options[] = {
 
 /* --- messages -------------------------------------------------------------------- */
 
+int cli_error_line(const struct cli *cli, struct buffer *line, const char *format, va_list args)
+{
+    char *sentence;
+    if (vasprintf(&sentence, format, args) < 0)
+        return -ENOMEM;
+    int r = buffer_printf(
+        line, cli->command ? "berth: %s: " : "berth: ", cli->command ? cli->command->name : "");
+    if (r == 0)
+        r = text_escape(line, bytes_of_string(sentence), TEXT_SENTENCE);
+    free(sentence);
+    return r < 0 ? r : buffer_append(line, "\n", 1);
+}
+
 __attribute__((format(printf, 2, 0))) static void print_error(const struct cli *cli,
                                                               const char *format, va_list args)
 {
-    char *sentence;
     _cleanup_buffer_ struct buffer line = {0};
-    if (vasprintf(&sentence, format, args) < 0) {
-        (void)fputs("berth: out of memory\n", stderr);
-        return;
-    }
-    int r = buffer_printf(
-        &line, cli->command ? "berth: %s: " : "berth: ", cli->command ? cli->command->name : "");
-    if (r == 0)
-        r = text_escape(&line, bytes_of_string(sentence), TEXT_SENTENCE);
-    if (r == 0)
-        r = buffer_append(&line, "\n", 1);
-    free(sentence);
+    int r = cli_error_line(cli, &line, format, args);
     progress_hide();
     /* In one piece, so that lines of several programs do not mix. */
     if (r == 0)

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <getopt.h>
+#include <stdarg.h>
 #include <stdbool.h>
 
 #include "base/bytes.h"
@@ -125,6 +126,11 @@ int cli_take_word(struct cli *cli, const char *word, const char *next);
 const struct cli_command *cli_find_command(const char *name);
 
 #define CLI_AGENT "berth " BERTH_VERSION
+
+/* Appends what cli_error prints. -ENOMEM. */
+struct buffer;
+__attribute__((format(printf, 3, 0))) int cli_error_line(const struct cli *cli, struct buffer *line,
+                                                         const char *format, va_list args);
 
 /* Prints "berth: COMMAND: sentence" on standard error. Control characters of the sentence
  * come out as \xNN, since it may hold what a peer chose. */

@@ -6,6 +6,7 @@
 
 #include "base/cleanup.h"
 #include "cli/at_place.h"
+#include "cli/last_words.h"
 #include "cli/orphans.h"
 #include "cli/policy_text.h"
 #include "cli/programs.h"
@@ -162,6 +163,20 @@ static int make_workspace(const struct request *q, const char *id, const struct 
     return r;
 }
 
+static void tell_of_a_late_one(const struct request *q, const char *id, const struct place *p)
+{
+    if (json_object_get(q->profile.document, "list"))
+        cli_error(
+            q->cli,
+            "%s: should it come to be made all the same, `berth provider orphans %s` finds it", id,
+            p->provider);
+    else
+        cli_error(q->cli,
+                  "%s: should it come to be made all the same, look for it (%s) with the "
+                  "provider's own program",
+                  id, p->sandbox);
+}
+
 /* What was made is destroyed, and forgotten once that is certain. */
 static void undo(const struct request *q, const char *id, struct sandbox *s, int error)
 {
@@ -188,10 +203,7 @@ static void undo(const struct request *q, const char *id, struct sandbox *s, int
             cli_error(q->cli, "%s: what had been made of its sandbox (%s) was destroyed", id,
                       p->sandbox);
         if (!may_be_left && (error == -ETIMEDOUT || error == -EINTR))
-            cli_error(q->cli,
-                      "%s: should it come to be made all the same, `berth provider orphans %s` "
-                      "finds it",
-                      id, p->provider);
+            tell_of_a_late_one(q, id, p);
         if (r == 0 || r == -ENOENT)
             return;
     }
@@ -257,6 +269,11 @@ static int make(const struct request *q, const char *id)
     r = make_sandbox(q, id, &s, id);
     if (r < 0)
         return r;
+    _cleanup_last_words_ bool words = true;
+    last_words_begin(q->cli,
+                     "%s: interrupted; what has been made of its sandbox (%s) stays: `berth rm "
+                     "%s` destroys it",
+                     id, p.sandbox, id);
     r = make_workspace(q, id, &p);
     if (r < 0) {
         undo(q, id, &s, r);

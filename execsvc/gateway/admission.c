@@ -51,14 +51,28 @@ static bool is_named(const char *const *names, const char *name)
     return false;
 }
 
+/* Two readers of such a parameter might take another one each. */
+static int check_once(const struct exchange *x, const char *const *names, struct failure *f)
+{
+    for (; *names; names++)
+        if (strcmp(*names, "label") != 0 && exchange_query_nth(x, *names, 1))
+            return failure_set(f, -EINVAL, "the parameter %s is given twice", *names);
+    return 0;
+}
+
 int exchange_admit(struct exchange *x, struct failure *f)
 {
     static const char *const nothing[] = {NULL};
+    static const char *const e2b[] = {"path",     "username",  "signature", "signature_expiration",
+                                      "metadata", "nextToken", "limit",     "sandboxID",
+                                      NULL};
     const char *const *names = nothing;
     const char *at = (const char *)x->query.data;
     bool conditional = false;
+    if (x->route->flags & (ROUTE_E2B | ROUTE_CONNECT | ROUTE_STREAM))
+        return check_once(x, e2b, f);
     /* What is open to everybody may be asked with anything, as load balancers do. */
-    if (x->route->flags & (ROUTE_E2B | ROUTE_CONNECT | ROUTE_STREAM | ROUTE_OPEN))
+    if (x->route->flags & ROUTE_OPEN)
         return 0;
     for (size_t i = 0; i < ARRAY_SIZE(rules); i++)
         if (rules[i].handler == x->route->handler) {
@@ -71,6 +85,9 @@ int exchange_admit(struct exchange *x, struct failure *f)
         at += strlen(at) + 1;
         at += strlen(at) + 1;
     }
+    int r = check_once(x, names, f);
+    if (r < 0)
+        return r;
     if (!conditional && (x->route->flags & ROUTE_CHANGES) &&
         (exchange_field(x, "if-match") || exchange_field(x, "if-none-match")))
         return failure_set(f, -EINVAL, "this can have no condition: If-Match, If-None-Match");

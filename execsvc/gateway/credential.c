@@ -28,6 +28,31 @@ static const char *token_of(const struct exchange *x)
     return token ? token : exchange_field(x, "x-api-key");
 }
 
+/* To E2B's daemon it says which of the sandbox's users is meant, and is beside a token. */
+static bool names_a_user(const struct exchange *x, const char *authorization)
+{
+    return (x->route->flags & (ROUTE_E2B | ROUTE_CONNECT | ROUTE_STREAM)) &&
+           strncasecmp(authorization, "basic ", 6) == 0;
+}
+
+int exchange_check_credentials(const struct exchange *x, struct failure *f)
+{
+    const char *authorization = exchange_field(x, "authorization");
+    const bool given[] = {
+        authorization && !names_a_user(x, authorization),
+        exchange_field(x, "x-access-token"),
+        exchange_field(x, "x-api-key"),
+        (x->route->flags & ROUTE_E2B) && exchange_query(x, "signature"),
+    };
+    unsigned count = 0;
+    for (size_t i = 0; i < ARRAY_SIZE(given); i++)
+        count += given[i];
+    return count < 2 ? 0
+                     : failure_set(f, -EINVAL,
+                                   "two credentials: give one alone of Authorization, "
+                                   "X-API-Key, X-Access-Token and a signature");
+}
+
 int exchange_set_token(struct exchange *x, const char *token)
 {
     char *copy = token ? strdup(token) : NULL;

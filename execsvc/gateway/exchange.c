@@ -96,8 +96,10 @@ int exchange_begin_request(struct exchange *x, struct failure *f)
         r = append_decoded(&x->params[i], match.params[i], false);
         x->param_count++;
     }
-    return r < 0 ? failure_set(f, r, "the request's target has a wrong percent-encoding")
-                 : exchange_admit(x, f);
+    if (r < 0)
+        return failure_set(f, r, "the request's target has a wrong percent-encoding");
+    r = exchange_check_credentials(x, f);
+    return r < 0 ? r : exchange_admit(x, f);
 }
 
 const char *exchange_method(const struct exchange *x)

@@ -32,7 +32,8 @@ bool exchange_is_head(const struct exchange *x);
 struct bytes exchange_param(const struct exchange *x, size_t n);
 const char *exchange_param_string(const struct exchange *x, size_t n); /* NUL-terminated */
 
-/* A parameter of the query, decoded (+ is a space), NULL when absent. Of several the first. */
+/* A parameter of the query, decoded (+ is a space), NULL when absent. Of several the first;
+ * of those that must not be given twice there is one. */
 const char *exchange_query(const struct exchange *x, const char *name);
 
 /* The n-th of this name; NULL: there are no more. */

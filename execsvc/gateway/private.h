@@ -80,7 +80,9 @@ int conversation_send(struct conversation *c, struct iovec *parts, size_t count)
 
 /* Takes apart the target: the path's route and parameters, the query. 0; 1: refused, answered. */
 int exchange_begin_request(struct exchange *x, struct failure *ret_failure);
-/* Whether its route looks at all that it says. */
+/* -EINVAL: it says in two ways who the caller is, who might be somebody else by each. */
+int exchange_check_credentials(const struct exchange *x, struct failure *ret_failure);
+/* Whether its route looks at all that it says, and each is said once that must be. */
 int exchange_admit(struct exchange *x, struct failure *ret_failure);
 void exchange_release(struct exchange *x);
 

@@ -168,7 +168,22 @@ int sandbox_check_needs(const struct profile *p, struct failure *ret_failure)
     return 0;
 }
 
-/* One word of the vendor's, the name or ID of what it has made. It goes onto command lines. */
+/* What berth-provider(5) allows. Whatever a profile or a vendor makes a path or an address of it,
+ * it leads nowhere else, and no program takes it for an option. */
+static bool is_plain_word(const char *text, size_t len)
+{
+    bool begins = true;
+    for (size_t i = 0; i < len; i++) {
+        bool letter = (text[i] >= 'a' && text[i] <= 'z') || (text[i] >= 'A' && text[i] <= 'Z') ||
+                      (text[i] >= '0' && text[i] <= '9');
+        if (!letter && (begins || !text[i] || !strchr("._:@-/", text[i])))
+            return false;
+        begins = text[i] == '/';
+    }
+    return !begins && len <= CAPTURE_MAX;
+}
+
+/* The name or ID of what the vendor has made. It goes onto command lines. */
 static int take_captured(struct sandbox *s, const char *name, const struct step_result *result,
                          struct failure *f)
 {
@@ -176,12 +191,8 @@ static int take_captured(struct sandbox *s, const char *name, const struct step_
     size_t len = result->output.len;
     while (len > 0 && (text[len - 1] == '\n' || text[len - 1] == '\r' || text[len - 1] == ' '))
         len--;
-    bool good = len > 0 && len <= CAPTURE_MAX && text[0] != '-';
-    for (size_t i = 0; good && i < len; i++)
-        good = (text[i] >= 'a' && text[i] <= 'z') || (text[i] >= 'A' && text[i] <= 'Z') ||
-               (text[i] >= '0' && text[i] <= '9') || strchr("._:/@-", text[i]);
     char shown[80];
-    if (!good)
+    if (!is_plain_word(text, len))
         return failure_set(f, -EPROTO,
                            "%s: what it printed is no name of a sandbox: %s. It may have made one",
                            name, log_escape(text, len, shown, sizeof shown));

@@ -482,8 +482,8 @@ static int add(struct tree_writer *w, const struct wire_tree_item *item, struct 
     } else {
         r = -EINVAL;
     }
-    if (r == -EEXIST)
-        return fail(w, r, "a directory, and something else of the same name", f);
+    if (r == -EEXIST) /* which would be of the workspace to who makes it */
+        return fail(w, -EBADMSG, "a directory, and something else of the same name", f);
     if (r == -ELOOP)
         return fail(w, r, "it lies behind a symbolic link", f);
     if (r == -EPERM)

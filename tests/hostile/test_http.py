@@ -201,6 +201,18 @@ def test_credentials_of_each_request(harness):
         for field in ("X-API-Key", "X-Access-Token", "authorization"):
             value = "bearer " + service.token if field == "authorization" else service.token
             assert http.get("/v1/workspaces", **{field: value}).status == 200
+            assert http.get("/v1/workspaces", **{field: value + " \t"}).status == 200
+        basic = {"Authorization": "Basic dXNlcjo="}
+        for two in ({"X-API-Key": service.token, "Authorization": "Bearer " + service.token},
+                    {"X-API-Key": service.token, "X-Access-Token": service.token}, {"X-API-Key": service.token} | basic):
+            answer = http.get("/v1/workspaces", **two)
+            assert answer.status == 400 and "two credentials" in answer.problem["detail"]
+        # There it is the name of a user.
+        assert http.get("/v2/sandboxes", **{"X-API-Key": service.token} | basic).status == 200
+        answer = http.get("/files?path=a&signature=v1_x", **{"X-Access-Token": service.token})
+        assert answer.status == 400 and b"two credentials" in answer.body
+        answer = http.get("/files?path=a&path=b", **{"X-Access-Token": service.token})
+        assert answer.status == 400 and b"path is given twice" in answer.body
         # A client has no ticket to say, whatever it says.
         assert http.get("/v1/workspaces", **{"Berth-Caller": "0" * 32}).status == 401
         answer = http.get("/v1/workspaces", Authorization="Bearer a b")

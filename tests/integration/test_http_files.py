@@ -510,6 +510,8 @@ def test_parameters_that_mean_nothing_are_refused(web, tree):
     for method, path, body in [("GET", "/list/?dept=2", None), ("PUT", "/files/f?parent=1", b""),
                                ("GET", "/files/f?by=name", None), ("DELETE", "?lable=x", None)]:
         assert "means nothing here" in problem(web.ask(method, path, body), 400, "EINVAL")["detail"]
+    for method, path in [("PUT", "/files/f?mode=0644&mode=0600"), ("GET", "?by=id&by=name"), ("GET", "/list/?limit=1&limit=")]:
+        assert "is given twice" in problem(web.ask(method, path, b"" if method == "PUT" else None), 400, "EINVAL")["detail"]
     known = problem(web.ask("POST", "/move", {"form": "f", "to": "g"}), 400, "EINVAL")["detail"]
     assert '"form"' in known and "from, to, replace, parents" in known
     answer = web.ask("POST", "/exec", b'{"argv": ["true"]}', Content_Type="text/plain")
@@ -571,6 +573,22 @@ def test_an_archive_with_a_device_node(web, tree, service):
         assert answer.status == 400 and b"device nodes" in answer.body
     with web.another(workspace="made") as made:
         problem(made.ask("GET", ""), 404, "ENOENT")
+
+
+def test_an_archive_with_two_kinds_of_one_name(web, tree):
+    """The reason is the archive's, not that there is a workspace, or none."""
+    for kinds in ((tarfile.REGTYPE, tarfile.DIRTYPE), (tarfile.DIRTYPE, tarfile.REGTYPE), (tarfile.DIRTYPE, tarfile.SYMTYPE)):
+        data = io.BytesIO()
+        with tarfile.open(fileobj=data, mode="w") as tar:
+            for kind in kinds:
+                info = tarfile.TarInfo("twice")
+                info.type, info.linkname = kind, "x" if kind == tarfile.SYMTYPE else ""
+                tar.addfile(info)
+        with web.another(workspace="made") as made:
+            problem(made.ask("GET", ""), 404, "ENOENT")
+            made.http.start("POST", "/v1/workspaces?id=made", data.getvalue(), {"Content-Type": "application/x-tar"}, False)
+            answer = made.http.answer("POST")
+            assert answer.status == 400 and b"twice: a directory, and something else" in answer.body
 
 
 def test_an_archive_that_is_cut_between_two_files(web, tree):

@@ -308,7 +308,30 @@ def test_interrupted(sandboxes):
     maker.send_signal(signal.SIGINT)
     _, errors = maker.communicate(timeout=20)
     assert maker.returncode == 1 and "interrupted" in errors
+    assert "`berth provider orphans plain` finds it" in errors
     assert sandboxes.boxes() == [] and sandboxes.place_names() == []
+
+
+def test_interrupted_while_the_workspace_is_made(sandboxes, tmp_path):
+    """The sandbox stays, and that is said. Of a provider that lists none nobody is sent to look for orphans."""
+    mark = tmp_path / "connects"
+    sandboxes.profile(connect=["sh", "-c", f"touch {mark}; exec cat >/dev/null"], list=None)
+    maker = start_create(sandboxes, "a")
+    wait_until(mark.exists, 20, "the connection")
+    maker.send_signal(signal.SIGINT)
+    _, errors = maker.communicate(timeout=20)
+    name = one(sandboxes)["name"]
+    assert maker.returncode == -signal.SIGINT and errors.endswith(
+        f"berth: create: a: interrupted; what has been made of its sandbox ({name}) stays: `berth rm a` destroys it\n")
+    sandboxes.berth("rm", "a", check=True)
+    assert sandboxes.boxes() == []
+    sandboxes.misbehave("hang-after-create")
+    maker = start_create(sandboxes, "a")
+    wait_until(sandboxes.boxes, 20, "a sandbox")
+    maker.send_signal(signal.SIGINT)
+    _, errors = maker.communicate(timeout=20)
+    assert maker.returncode == 1 and "orphans" not in errors and "the provider's own program" in errors
+    assert sandboxes.boxes() == []
 
 
 def test_one_of_two_makes_it(sandboxes):
@@ -331,19 +354,19 @@ def test_output_without_end(sandboxes):
     assert out.returncode == 1 and "\x1b" not in out.stderr and len(out.stderr) < 2000
 
 
-@pytest.mark.parametrize("text, good", [("box-1\n", True), ("", False), ("a b\n", False), ("-rf\n", False),
-                                        ("a\nb\n", False), ("x" * 300, False), ("a\x1b[2J\n", False),
-                                        ("$(id)\n", False)])
-def test_captured_name(sandboxes, text, good):
+def test_captured_name(sandboxes):
     """What a vendor says that it has made goes onto command lines: one plain word, or it is refused."""
     create = {**PLAIN["create"][0], "capture": "sandbox"}
     sandboxes.profile(create=[create], install=[], connect=["false", "{sandbox}"],
                       destroy=[{"run": ["plainbox", "destroy", "{name}"]}])
-    sandboxes.misbehave("say", text)
-    out = sandboxes.berth("create", "--provider", "plain", "a")
-    assert out.returncode == 1 and "\x1b" not in out.stderr
-    assert ("no name of a sandbox" in out.stderr) != good
-    assert sandboxes.boxes() == []
+    bad = ("", "a b\n", "-rf\n", "a\nb\n", "x" * 300, "a\x1b[2J\n", "$(id)\n", "x\0y\n", "../../x\n", "a/../x\n", "/x\n",
+           "a//x", "a/\n", "a/-x\n")
+    for text, good in [("box-1\n", True), ("pod/a_1.b:c@d\n", True)] + [(text, False) for text in bad]:
+        sandboxes.misbehave("say", text)
+        out = sandboxes.berth("create", "--provider", "plain", "a")
+        assert out.returncode == 1 and "\x1b" not in out.stderr
+        assert ("no name of a sandbox" in out.stderr) != good, (text, out.stderr)
+        assert sandboxes.boxes() == []
 
 
 @pytest.mark.parametrize("given, word", [("note=-rf", "option"), ("note=a\nb", "control"), ("image=A", "form"),

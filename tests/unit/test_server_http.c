@@ -76,6 +76,9 @@ static void test_refused(void **state)
         {"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 0x1\r\n\r\n", -EBADMSG},
         {"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\n", -EBADMSG},
         {"GET / HTTP/1.1\r\nHost: a\r\nX-Api-Key: a\r\nX-API-KEY: b\r\n\r\n", -EPROTO},
+        {"GET / HTTP/1.1\r\nHost: a\r\nOrigin: a\r\norigin: a\r\n\r\n", -EPROTO},
+        {"GET / HTTP/1.1\r\nHost: a\r\nSec-Fetch-Site: a\r\nX: y\r\nSec-Fetch-Site: b\r\n\r\n",
+         -EPROTO},
         {"GET / HTTP/1.1\r\nHost: a\nX: y\r\n\r\n", -EPROTO},
         {"GET / HTTP/1.1\r\nHost: a\r\n\n", -EPROTO},
         {"GET / HTTP/1.1\nHost: a\r\n\r\n", -EPROTO},
@@ -100,6 +103,28 @@ static void test_refused(void **state)
                              cases[i].error);
             http_reader_free(r);
         }
+    }
+}
+
+/* RFC 9110 5.5, wherever the bytes are cut. */
+static void test_white_space_around_values(void **state)
+{
+    static const char data[] =
+        "GET / HTTP/1.1\r\nHost: h \r\nAuthorization: \tBearer a b \t \r\nX-Empty: \t \r\n"
+        "Transfer-Encoding: chunked \r\nSec-Fetch-Site:cross-site\t\r\n\r\n";
+    for (size_t piece = 1; piece <= sizeof data; piece++) {
+        struct http_reader *r;
+        size_t used;
+        assert_int_equal(http_reader_new(&r), 0);
+        assert_int_equal(feed(r, data, sizeof data - 1, piece, &used), 1);
+        assert_true(
+            bytes_equal(http_reader_request(r)->authorization, bytes_of_string("Bearer a b")));
+        assert_true(http_reader_request(r)->chunked);
+        assert_string_equal(http_reader_field(r, "host"), "h");
+        assert_string_equal(http_reader_field(r, "authorization"), "Bearer a b");
+        assert_string_equal(http_reader_field(r, "x-empty"), "");
+        assert_string_equal(http_reader_field(r, "sec-fetch-site"), "cross-site");
+        http_reader_free(r);
     }
 }
 
@@ -163,11 +188,9 @@ static void test_problem_is_json(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_cut_gives_the_same),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_header_size),
-        cmocka_unit_test(test_upgrade_needs_connection),
-        cmocka_unit_test(test_problem_is_json),
+        cmocka_unit_test(test_every_cut_gives_the_same),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_white_space_around_values), cmocka_unit_test(test_header_size),
+        cmocka_unit_test(test_upgrade_needs_connection),  cmocka_unit_test(test_problem_is_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
