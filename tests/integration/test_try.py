@@ -69,6 +69,10 @@ def test_try_twice_and_stop(start_try, harness):
     assert re.search(r"^written by process \d+ beside the files$", first.stdout, re.MULTILINE)
     assert "exit status: 7" in first.stdout
     assert "contrib/try --stop" in first.stdout and "export PATH=" in first.stdout
+    directory = re.search("export BERTH_PROVIDERS=(.*)", first.stdout).group(1)
+    found = subprocess.run([start_try.build / "execsvc" / "cli" / "berth", "provider", "ls"], check=True, timeout=20, text=True,
+                           env={**harness.env, "BERTH_PROVIDERS": directory}, capture_output=True)
+    assert "ssh " in found.stdout
     assert (start_try.mountpoint / "demo" / "from-there.txt").exists()
     pid = service_pid(start_try.state)
     assert os.path.exists(f"/proc/{pid}")
