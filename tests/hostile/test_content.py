@@ -148,7 +148,7 @@ def is_whole(data):
     return len(data) >= 8 and data == data[:8] * (1 + int(data[:8]) % 3000)
 
 
-@pytest.mark.parametrize("how", ["rename", "rewrite", "grow", "remove"])
+@pytest.mark.parametrize("how", ["rename", "rewrite", pytest.param("grow", marks=pytest.mark.long), pytest.param("remove", marks=pytest.mark.long)])
 def test_beside_a_writer(service, tree, writer, how):
     """Size and content belong together in each of 20,000 answers; of a file that is replaced, so
     do the first byte and the last. (Between two writes to one file, everybody sees half of them.)"""

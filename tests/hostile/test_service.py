@@ -352,7 +352,7 @@ def fill(service, stream):
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_client_that_never_reads(start_service, certificates, tls):
     service = start_service(tls=tls)
     if tls:

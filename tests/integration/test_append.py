@@ -56,7 +56,7 @@ def check_records(path, writers, size, count):
     assert set(next_of.values()) == {count}
 
 
-@pytest.mark.parametrize("size, count", [(10, 200), (5000, 60), (100_000, 20)])
+@pytest.mark.parametrize("size, count", [(10, 200), pytest.param(5000, 60, marks=pytest.mark.long), (100_000, 20)])
 def test_records_of_many_writers_are_whole(world, size, count):
     harness, service, (one, two) = world
     local = harness.new_path("local")

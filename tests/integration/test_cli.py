@@ -124,6 +124,7 @@ def test_ids_that_are_none(run_berth, service, command, thread_id):
     assert [id_of(item) for item in listed(run_berth)] == [b"kept"]
 
 
+@pytest.mark.long
 def test_many_workspaces_are_listed_in_pages(run_berth, service):
     ids = [f"w{number:04}" for number in range(1200)]
     run_berth("create", *ids, check=True, timeout=120)  # each is made durable

@@ -135,7 +135,7 @@ def mounted(service, start_relay, start_mount, option="serve", **keywords):
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("how", ["cut", "silent", "killed", "stopped"])
+@pytest.mark.parametrize("how", ["cut", pytest.param("silent", marks=pytest.mark.long), pytest.param("killed", marks=pytest.mark.long), "stopped"])
 def test_what_was_read_is_served_and_then_asked_anew(service, start_relay, start_mount, prepared, how):
     mount, loss = mounted(service, start_relay, start_mount)
     before = look(mount.path)

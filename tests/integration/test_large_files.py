@@ -88,7 +88,7 @@ def test_a_file_read_here_and_there(large, through_relay, opened):
     assert cost["kinds"]["READ"] <= 240 and cost["bytes"] < 200 * 4096 * 1.2, cost
 
 
-@pytest.mark.parametrize("by", ["a command", "another mount", "this mount"])
+@pytest.mark.parametrize("by", ["a command", pytest.param("another mount", marks=pytest.mark.long), pytest.param("this mount", marks=pytest.mark.long)])
 def test_a_change_while_it_is_read(large, service, start_mount, opened, by):
     mount, other = (start_mount(service, workspace=WORKSPACE) for _ in range(2))
     for each in (mount, other):

@@ -61,6 +61,7 @@ def test_names_of_attributes_up_to_64_kib(roomy):
 ENTRIES = 50_000
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_directory_of_50000_entries(service, start_mount, run_berth, run):

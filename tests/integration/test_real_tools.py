@@ -56,6 +56,7 @@ def test_make(places):
     assert_same(places)
 
 
+@pytest.mark.long
 def test_cmake_and_ninja(places):
     """Build files name the directory, so that only what was built is compared."""
     assert both(places, real_tools.cmake_ninja) == b"%d\n" % sum(range(real_tools.PARTS))
@@ -63,6 +64,7 @@ def test_cmake_and_ninja(places):
     assert tree.differences(stored, remote) == []
 
 
+@pytest.mark.long
 @needs_program("cargo")
 def test_cargo(places, harness):
     home = harness.new_path("cargo")
@@ -92,6 +94,7 @@ def test_rsync(places, harness):
     assert (stored / "attributed").stat().st_blocks * 512 <= 1 << 20
 
 
+@pytest.mark.long
 def test_archives(places, harness):
     source = harness.new_path("source")
     source.mkdir()

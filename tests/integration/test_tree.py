@@ -247,6 +247,7 @@ def test_what_is_known_is_right_after_a_lost_connection(files, service, start_re
         assert os.stat(mount.path / "a1/b1/c1/file3").st_size == 3
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_the_next_change_does_not_wait_until_all_is_forgotten(workspace, mount, service):
     """As after an overflow of the kernel's queue."""

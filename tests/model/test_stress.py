@@ -67,6 +67,7 @@ def stress(harness, place, names, seconds, workers=1, patience=60):
     return {name: int(done.get(name, 0)) for name in names}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_stressors_at_once(harness, places):
