@@ -171,7 +171,8 @@ static void test_killed(void **state)
     /* Hundreds; fewer where a process takes as long to begin as it lives. */
     assert_true(right > 10);
     _cleanup_cache_list_ struct cache_list list = list_of();
-    assert_true(list.count < (size_t)rounds / 2); /* each went on with what the one before had left */
+    assert_true(list.count <
+                (size_t)rounds / 2); /* each went on with what the one before had left */
 }
 
 /* --- bounds ------------------------------------------------------------------------------ */
