@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "climb.h"
 #include "coherence.h"
@@ -299,10 +300,9 @@ static int open_log(const struct options *o, int *ret_fd, struct failure *f)
     *ret_fd = -1;
     if (!o->log_file)
         return 0;
-    *ret_fd = open(o->log_file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-    if (*ret_fd < 0)
-        return failure_set(f, -errno, "log=%s: %s", o->log_file, strerror(errno));
-    return 0;
+    *ret_fd = file_open_log(o->log_file);
+    return *ret_fd < 0 ? failure_set(f, *ret_fd, "log=%s: %s", o->log_file, file_log_error(*ret_fd))
+                       : 0;
 }
 
 /* The rest of the program in the process that will serve. */

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* offset < 0: from where the descriptor is. */
@@ -48,6 +49,26 @@ int file_open_null(void)
         return -errno;
     (void)close(ends[1]);
     return ends[0];
+}
+
+int file_open_log(const char *path)
+{
+    struct stat st;
+    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
+    if (fd < 0)
+        return -errno;
+    int r = fstat(fd, &st) < 0                             ? -errno
+            : !S_ISREG(st.st_mode) && !S_ISCHR(st.st_mode) ? -ENXIO
+            : fcntl(fd, F_SETFL, O_WRONLY | O_APPEND) < 0  ? -errno
+                                                           : 0;
+    if (r < 0)
+        (void)close(fd);
+    return r < 0 ? r : fd;
+}
+
+const char *file_log_error(int error)
+{
+    return error == -ENXIO ? "it is no regular file" : strerror(-error);
 }
 
 int file_write_all(int fd, const void *data, size_t len)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/file.h"
 #include "base/log.h"
 
 struct audit {
@@ -24,8 +25,7 @@ struct audit {
 
 int audit_file_open(const char *file)
 {
-    int fd = open(file, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
-    return fd < 0 ? -errno : fd;
+    return file_open_log(file);
 }
 
 int audit_open(const char *file, int (*open)(void *context), void *context, struct audit **ret,
@@ -33,7 +33,7 @@ int audit_open(const char *file, int (*open)(void *context), void *context, stru
 {
     int fd = open(context);
     if (fd < 0)
-        return failure_set(ret_failure, fd, "audit log %s: %s", file, strerror(-fd));
+        return failure_set(ret_failure, fd, "audit log %s: %s", file, file_log_error(fd));
     struct audit *a = calloc(1, sizeof *a);
     if (a)
         a->file = strdup(file);
@@ -62,7 +62,7 @@ static void note_failure(struct audit *a, int error)
 {
     if (!a->failed)
         log_error("audit log %s: %s; what would be in it is refused until it can be written",
-                  a->file, strerror(-error));
+                  a->file, file_log_error(error));
     a->failed = true;
 }
 

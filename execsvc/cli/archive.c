@@ -168,10 +168,12 @@ static int target_open(const char *file, struct target *t)
 }
 
 /* It is whole. */
-static int target_finish(struct target *t)
+static int target_finish(struct target *t, uint64_t size, struct progress *progress)
 {
     if (!t->temporary)
         return 0;
+    progress_set(progress, size, size); /* nothing more comes, which has no rate */
+    progress_step(progress, "writing to the disk");
     if (fsync(t->fd) < 0 || rename(t->temporary, t->file) < 0)
         return -errno;
     free(t->temporary);
@@ -203,7 +205,7 @@ int archive_download(struct cli *cli, const char *id, const char *file, const ch
         if (answer == 0)
             wire_frame_free(reply);
         r = r < 0 ? r : answer;
-        if (r == 0 && (r = target_finish(&target)) < 0)
+        if (r == 0 && (r = target_finish(&target, pack_counts(pack).size, progress)) < 0)
             (void)failure_set(&failure, r, "%s: %s", file, strerror(-r));
         if (r < 0)
             cli_error(cli, "%s: %s", id, failure.text[0] ? failure.text : strerror(-r));

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import re
 import signal
 
@@ -128,3 +129,7 @@ def test_one_that_cannot_be_opened(harness):
     result = harness.run([harness.program("berthd"), "--root", harness.new_path("root"), "--audit-log",
                           harness.new_path("none") / "log"])
     assert result.returncode == 1 and "audit log" in result.stderr
+    fifo = harness.new_path("fifo")
+    os.mkfifo(fifo)
+    result = harness.run([harness.program("berthd"), "--root", harness.new_path("root"), "--audit-log", fifo], timeout=20)
+    assert result.returncode == 1 and f"audit log {fifo}: it is no regular file" in result.stderr

@@ -224,6 +224,10 @@ def test_a_device_that_may_not_be_opened(nobody, harness):
 def test_background(berthfs, service, point, harness, run_berth):
     run_berth("create", "demo", check=True)
     log = harness.short / "log"
+    os.mkfifo(log)
+    result = berthfs(service.url, point, "-o", f"log={log}")
+    assert result.returncode == 1 and f"log={log}: it is no regular file" in result.stderr
+    log.unlink()
     started = time.monotonic()
     result = berthfs(service.url, point, "-o", f"log={log}")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

@@ -48,6 +48,15 @@ def test_up_and_down(harness, service, terminal, archive, run_berth, tmp_path):
     down.wait(lambda s: re.search(r"^demo: \d\.\d MiB", s.text, re.M), what="how far it is")
     assert down.ended() == 0 and down.text.strip() == ""
 
+    relay = harness.start_relay(service.url)
+    mount = harness.start_mount(url=relay.url)
+    relay.bandwidth(BANDWIDTH)
+    down = terminal("export", "demo", mount.path / "demo" / "out.tar")
+    down.wait(lambda s: re.search(r"^demo: 9\.0 MiB of 9\.0 MiB, 100 %: writing to the disk, \d s$", s.text, re.M),
+              what="that all of it has come")
+    relay.bandwidth(0)
+    assert down.ended() == 0 and down.text.strip() == ""
+
     result = run_berth("import", "again", archive, url=slow, check=True)
     assert (result.stdout, result.stderr) == ("again\n", "")
 
