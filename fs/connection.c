@@ -434,7 +434,8 @@ static void on_connected(evutil_socket_t fd, short what, void *context)
         return;
     }
     d->stats.reconnects += !first;
-    log_info("connected to %s%s", d->settings->url, first ? "" : " again");
+    if (join_tells(d))
+        log_info("connected to %s%s", d->settings->url, first ? "" : " again");
     coherence_connected(d);
     if (!first)
         lock_recover(d);

@@ -112,6 +112,7 @@ struct driver {
         uint64_t links_refused;    /* readlinks answered with EACCES */
     } stats;
 
+    bool unheard; /* the log is still the terminal of who mounts, for failures alone */
     void (*ready)(void *context); /* the kernel may use the mount */
     void *ready_context;
     bool stopping;

@@ -262,8 +262,17 @@ static void become_ready(struct join *j)
     if (j->ready)
         return;
     j->ready = true;
+    bool untold = j->hub->unheard;
     if (j->hub->ready)
         j->hub->ready(j->hub->ready_context);
+    for (size_t i = 0; untold && i < j->count; i++)
+        if (j->members[i]->driver.client)
+            log_info("connected to %s", j->members[i]->settings.url);
+}
+
+bool join_tells(const struct driver *d)
+{
+    return !d->member || !d->member->join->hub->unheard;
 }
 
 static void look_whether_ready(struct join *j)

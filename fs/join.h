@@ -67,6 +67,9 @@ int join_new(struct driver *hub, const struct join_options *options, struct fail
 int join_add(struct join *j, const char *name, struct client_settings *settings, const char *why,
              bool quiet);
 
+/* False: what goes well is logged later, since who mounts would be told of it. */
+bool join_tells(const struct driver *d);
+
 /* The device serves: members are connected. Calls hub->ready when they are, or have failed to, or
  * JOIN_SETTLE_MS have passed. A negative errno. */
 int join_start(struct join *j);

@@ -63,7 +63,7 @@ static void detach_stdio(void)
 /* What the background part needs when the mount has become usable. */
 struct ready {
     struct outcome *outcome;
-    const struct driver *driver;
+    struct driver *driver;
     int log_fd; /* becomes standard error; -1: stays as it is */
 };
 
@@ -78,6 +78,7 @@ static void on_ready(void *context)
     if (r->log_fd >= 0)
         (void)dup2(r->log_fd, STDERR_FILENO);
     close_fd(&r->log_fd);
+    r->driver->unheard = false;
     log_info("mounted %s at %s", r->driver->settings->url, r->driver->mountpoint);
     (void)!write(r->outcome->fd, "", 1); /* an empty message: success */
     close_fd(&r->outcome->fd);
@@ -330,6 +331,7 @@ static int serve(const struct options *o, const struct client_settings *settings
     }
     if (ready.log_fd < 0)
         ready.log_fd = syslog_fd;
+    d.unheard = outcome_fd >= 0;
     d.ready = on_ready;
     d.ready_context = &ready;
     (void)signal(SIGPIPE, SIG_IGN);

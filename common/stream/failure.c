@@ -80,11 +80,12 @@ static int failure_command(struct stream *s, struct failure *f)
     char how[512];
     enum bridge_end end = bridge_wait(s->bridge, 1000, &code);
     (void)bridge_describe(s->bridge, how, sizeof how);
+    /* What the shell has said of it is the same once more. */
     if (end == BRIDGE_EXITED && code == 127)
         return failure_set(f, -ECHILD,
-                           "%s: the command was not found (it %s). Check its spelling, and PATH "
-                           "here and on the other side",
-                           s->url, how);
+                           "%s: the command was not found (it ended with status 127). Check its "
+                           "spelling, and PATH here and on the other side",
+                           s->url);
     if (end == BRIDGE_EXITED && code == 126)
         return failure_set(f, -ECHILD,
                            "%s: the command cannot be run (it %s). Check its permissions", s->url,

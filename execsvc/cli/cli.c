@@ -230,6 +230,8 @@ int cmd_help(struct cli *cli, int argc, char **argv)
 {
     if (argc > 2)
         return cli_usage_error(cli, "one command at a time");
+    if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
+        return cli_show_help(cli);
     if (argc < 2) {
         help_print_overview();
         return cli_finish_output(cli, CLI_OK);

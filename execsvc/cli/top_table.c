@@ -124,13 +124,33 @@ size_t *top_table_fit(const struct top_table *t, size_t columns)
     return widths;
 }
 
-static int append_cell(struct buffer *line, struct bytes text, size_t width, bool right, bool last)
+/* The end of a path that is too wide. */
+static struct bytes end_of(struct bytes text, size_t width)
 {
+    while (text.len > 0 && text_width(text) > width) {
+        do
+            text = bytes_of(text.data + 1, text.len - 1);
+        while (text.len > 0 && (text.data[0] & 0xc0) == 0x80); /* amid a character */
+    }
+    return text;
+}
+
+static int append_cell(struct buffer *line, struct bytes text, size_t width,
+                       const struct top_column *c, bool last)
+{
+    static const char cut[] = "...";
+    int r = 0;
+    if (c->path && text.len > 0 && text.data[0] == '/' && width > sizeof cut - 1 &&
+        text_width(text) > width) {
+        r = buffer_append(line, cut, sizeof cut - 1);
+        width -= sizeof cut - 1;
+        text = end_of(text, width);
+    }
     size_t len = text_fit(text, width);
     size_t fill = width - text_width(bytes_of(text.data, len));
-    int r = right ? buffer_printf(line, "%*s", (int)fill, "") : 0;
+    r |= c->right ? buffer_printf(line, "%*s", (int)fill, "") : 0;
     r |= buffer_append(line, text.data, len);
-    if (!right && !last)
+    if (!c->right && !last)
         r |= buffer_printf(line, "%*s", (int)fill, "");
     if (!last)
         r |= buffer_append(line, "  ", GAP);
@@ -144,7 +164,7 @@ static int append_line(const struct top_table *t, const size_t *widths, const ch
     for (size_t i = 0; i < t->column_count; i++) {
         const char *text = cells ? cells[i] : t->columns[i].title;
         if (widths[i] != LEFT_OUT)
-            r |= append_cell(line, bytes_of_string(text), widths[i], t->columns[i].right,
+            r |= append_cell(line, bytes_of_string(text), widths[i], &t->columns[i],
                              i + 1 == t->column_count);
     }
     return r;

@@ -9,6 +9,7 @@ struct top_column {
     const char *title;
     bool right;    /* aligned, as numbers are */
     bool flexible; /* takes what is left; one of each table */
+    bool path;     /* one that is too wide loses its beginning, in which many are alike */
     unsigned drop; /* 0: stays; else the greatest goes first */
     size_t max;    /* columns that it takes at most, and fewer for the flexible one; 0: as many
                       as its widest cell */

@@ -298,7 +298,7 @@ static int add_mount(struct top_table *t, const json_t *o, const char *name)
 static int add_mounts(const json_t *sample, struct top_table *t)
 {
     static const struct top_column columns[] = {
-        {.title = "MOUNT", .flexible = true},
+        {.title = "MOUNT", .flexible = true, .path = true},
         {.title = "STATE"},
         {.title = "LAG", .right = true},
         {.title = "PING", .right = true, .drop = 3},
@@ -514,12 +514,21 @@ static int add_tables(struct top_page *page, const struct top_table *tables,
         return add_table(page, &tables[choice->part], choice->columns,
                          choice->rows ? left : SIZE_MAX, choice->scroll);
     }
-    size_t taken = page->count + TOP_PART_COUNT;
+    /* Where not all fits, a title without rows is one row less for others. */
+    size_t wanted = page->count + TOP_PART_COUNT, titles = 0;
+    for (size_t i = 0; i < TOP_PART_COUNT; i++) {
+        wanted += tables[i].count;
+        titles += tables[i].count > 0;
+    }
+    bool all = choice->rows == 0 || wanted <= choice->rows || titles == 0;
+    size_t taken = page->count + (all ? TOP_PART_COUNT : titles);
     size_t left = choice->rows > taken ? choice->rows - taken : 0;
     share_rows(tables, choice->rows ? left : SIZE_MAX / 2, rows);
     for (size_t i = 0; r == 0 && i < TOP_PART_COUNT; i++) {
         if (choice->rows && page->count == choice->rows)
             break;
+        if (!all && tables[i].count == 0)
+            continue;
         if (choice->rows == 0)
             r = add_line(page, 0, TOP_PLAIN, (struct bytes){0});
         if (r == 0)

@@ -181,6 +181,7 @@ def test_overview_names_every_command(run_berth):
     text = run_berth("--help", check=True).stdout
     assert all(re.search(rf"^  {command} ", text, re.MULTILINE) for command in COMMANDS)
     assert run_berth("help", check=True).stdout == text
+    assert run_berth("help", "--help", check=True).stdout.startswith("usage: berth help [COMMAND]\n")
     assert run_berth("--version", check=True).stdout.startswith("berth ")
 
 

@@ -303,9 +303,14 @@ def test_command_line(harness, configure, start_service, berth, fuse_works):
     assert berth("mount", "--service", "A", "--service", "none", path).returncode == 1
     result = berth("mount", "--service", "A", "--service", "B", "-w", "x", path)
     assert result.returncode != 0 and "-w" in result.stderr
+    log = harness.new_path("log")
     try:
         for words in (["--service", "A", "--service", "B"], [a.url, b.url]):
-            berth("mount", *words, path, check=True)
+            done = berth("mount", *words, "-o", f"log={log}", path, check=True)
+            assert (done.stdout, done.stderr) == ("", "")
+            text = log.read_text()
+            assert f"connected to {a.url}" in text and f"connected to {b.url}" in text
+            log.unlink()
             berth("--service", "A", "create", "w", check=True)
             assert os.listdir(path) == ["w"]
             assert len(json.loads(os.getxattr(path, "user.berth.mount"))["members"]) == 2

@@ -579,7 +579,9 @@ def test_time_out(serve, probe, certificates):
 
 def test_commands_that_fail(probe):
     url = "exec:no-such-command --stdio"
-    check(probe(url), "ECHILD", url, "command was not found", "127", "no-such-command", "PATH")
+    text = probe(url)
+    check(text, "ECHILD", url, "command was not found", "127", "PATH")
+    assert "said" not in text  # what the shell says of it has been shown
     url = "exec:/etc/passwd"
     check(probe(url), "ECHILD", url, "cannot be run", "permissions")
     url = "exec:echo first >&2; echo last words >&2; exit 3"

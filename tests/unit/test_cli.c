@@ -18,6 +18,7 @@
 #include "cli/mounts.h"
 #include "cli/programs.h"
 #include "cli/text.h"
+#include "cli/top_view.h"
 
 /* --- text ------------------------------------------------------------------------ */
 
@@ -295,6 +296,37 @@ static void test_static_berthd(void **state)
     assert_int_equal(unsetenv("BERTH_STATIC_BERTHD"), 0);
 }
 
+/* On a small screen titles without rows leave theirs to others, and paths show where they end. */
+static void test_small_top(void **state)
+{
+    static const char mount[] =
+        "{\"mountpoint\": \"/tmp/trial-of-somebody/home/%s\", \"state\": \"connected\"}%s";
+    static const char *const ends[] = {"all", "one", "two", "six", "ten", "\u00e4\u00f6"};
+    _cleanup_buffer_ struct buffer text = {0};
+    (void)setlocale(LC_ALL, "C.UTF-8");
+    assert_int_equal(buffer_printf(&text, "{\"mounts\": ["), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(ends); i++)
+        assert_int_equal(
+            buffer_printf(&text, mount, ends[i], i + 1 < ARRAY_SIZE(ends) ? "," : "]}"), 0);
+    json_t *sample = json_loadb((const char *)text.data, text.len, 0, NULL);
+    assert_non_null(sample);
+    const struct top_choice small = {.columns = 30, .rows = 9},
+                            large = {.columns = 100, .rows = 20};
+    struct top_page page;
+    assert_int_equal(top_view(sample, NULL, &small, &page), 0);
+    assert_int_equal(page.count, 9);
+    assert_non_null(strstr(page.lines[2].text, "MOUNT"));
+    assert_int_equal(strncmp(page.lines[3].text, "...", 3), 0);
+    assert_non_null(strstr(page.lines[3].text, "/all  connected"));
+    assert_non_null(strstr(page.lines[8].text, "/\u00e4\u00f6  connected"));
+    top_page_release(&page);
+    assert_int_equal(top_view(sample, NULL, &large, &page), 0);
+    assert_int_equal(page.count, 2 + 4 + 6);
+    assert_int_equal(strncmp(page.lines[5].text, "/tmp/trial-of-somebody/home/all ", 32), 0);
+    top_page_release(&page);
+    json_decref(sample);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -309,6 +341,7 @@ int main(void)
         cmocka_unit_test(test_suggestions),
         cmocka_unit_test(test_static_berthd),
         cmocka_unit_test(test_verdicts_as_sentences),
+        cmocka_unit_test(test_small_top),
     };
     if (!setlocale(LC_CTYPE, "C.UTF-8")) {
         (void)fputs("no locale C.UTF-8\n", stderr);
