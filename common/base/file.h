@@ -16,9 +16,9 @@ int file_read_at(int fd, void *data, size_t size, uint64_t offset, size_t *ret_l
  * read, and refuses to be written to. Async-signal-safe. A descriptor, or a negative errno. */
 int file_open_null(void);
 
-/* For lines at its end; made with mode 0600. Never waits. A descriptor, or a negative errno; -ENXIO:
- * it is a FIFO or the like, whose reader could keep us waiting: neither a regular file nor a
- * character device. */
+/* For lines at its end; made with mode 0600. Never waits. A descriptor, or a negative errno;
+ * -ENXIO: it is a FIFO or the like, whose reader could keep us waiting: neither a regular file nor
+ * a character device. */
 int file_open_log(const char *path);
 const char *file_log_error(int error); /* as strerror(-error) */
 
