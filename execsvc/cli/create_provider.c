@@ -269,11 +269,11 @@ static int make(const struct request *q, const char *id)
     r = make_sandbox(q, id, &s, id);
     if (r < 0)
         return r;
-    _cleanup_last_words_ bool words = true;
-    last_words_begin(q->cli,
-                     "%s: interrupted; what has been made of its sandbox (%s) stays: `berth rm "
-                     "%s` destroys it",
-                     id, p.sandbox, id);
+    _cleanup_last_words_ bool words =
+        last_words_begin(q->cli,
+                         "%s: interrupted; what has been made of its sandbox (%s) stays: `berth rm "
+                         "%s` destroys it",
+                         id, p.sandbox, id);
     r = make_workspace(q, id, &p);
     if (r < 0) {
         undo(q, id, &s, r);

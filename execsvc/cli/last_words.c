@@ -22,7 +22,7 @@ static void on_ending_signal(int number)
     (void)raise(number); /* its action is the default again (SA_RESETHAND) */
 }
 
-void last_words_begin(const struct cli *cli, const char *format, ...)
+bool last_words_begin(const struct cli *cli, const char *format, ...)
 {
     struct sigaction action = {.sa_handler = on_ending_signal, .sa_flags = (int)SA_RESETHAND};
     struct sigaction before;
@@ -33,13 +33,14 @@ void last_words_begin(const struct cli *cli, const char *format, ...)
     va_end(args);
     last.len = line.len < sizeof last.text ? line.len : sizeof last.text;
     if (r < 0 || last.len == 0)
-        return;
+        return false;
     memcpy(last.text, line.data, last.len);
     last.text[last.len - 1] = '\n';
     (void)sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < ARRAY_SIZE(ending_signals); i++)
         if (sigaction(ending_signals[i], NULL, &before) == 0 && before.sa_handler == SIG_DFL)
             (void)sigaction(ending_signals[i], &action, NULL);
+    return true;
 }
 
 void last_words_end(const bool *begun)

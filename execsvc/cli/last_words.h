@@ -8,7 +8,8 @@
 
 /* A line as cli_error prints it. A longer one is cut. */
 #define LAST_WORDS_MAX 1024
-__attribute__((format(printf, 2, 3))) void last_words_begin(const struct cli *cli,
+/* False: nothing will be said. */
+__attribute__((format(printf, 2, 3))) bool last_words_begin(const struct cli *cli,
                                                             const char *format, ...);
 void last_words_end(const bool *begun);
-#define _cleanup_last_words_ _cleanup_(last_words_end)
+#define _cleanup_last_words_ __attribute__((unused)) _cleanup_(last_words_end)
