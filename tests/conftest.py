@@ -56,9 +56,22 @@ SANITISED = ("hostile/test_control", "hostile/test_greed", "hostile/test_lock_wa
              "integration/exec/test_streams.", "model/test_found", "model/test_mappings", "model/test_random")
 
 
+def _thin_out(items):
+    """Of a test marked matrix, a third of its variants, first and last among them, is run before a merge."""
+    variants = {}
+    for item in items:
+        if item.get_closest_marker("matrix") and not item.get_closest_marker("long"):
+            variants.setdefault((item.path, item.originalname), []).append(item)
+    for those in variants.values():
+        for index, item in enumerate(those):
+            if index % 3 and item is not those[-1]:
+                item.add_marker("long")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """What cannot run with that sanitiser, or without fault points, is not chosen."""
+    _thin_out(items)
     for item in items:
         path = item.path.relative_to(Path(__file__).parent).as_posix()
         if path.startswith(SANITISED) and not any(map(item.get_closest_marker, ("unsanitised", "release"))):

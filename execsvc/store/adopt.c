@@ -66,7 +66,7 @@ static int is_ours(int root_fd, const char *name)
     for (size_t i = 0; i < ARRAY_SIZE(known); i++)
         if (strcmp(name, known[i].name) == 0)
             return known[i].left == LEFT_ANYHOW ? 1 : is_empty(root_fd, name);
-    return 0;
+    return strcmp(name, SERVICE_FILE ".new") == 0 || strcmp(name, "token-key.new") == 0;
 }
 
 int adopt_check(int root_fd, const char *root, struct failure *ret_failure)

@@ -48,6 +48,7 @@ def run_suite(harness, compiled, only, url, service, tests, **environment):
     assert f"# pass {tests}\n" in done.stdout and "# fail 0\n" in done.stdout, done.stdout
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(360)
 @pytest.mark.parametrize("group, tests", [("life", 2), ("exec", 1), ("output", 1), ("timeout", 1), ("files", 1),
                                           ("snapshots", 1), ("sessions", 1), ("policy", 1)])

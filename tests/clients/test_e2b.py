@@ -294,6 +294,7 @@ def test_the_sandbox_in_the_host_name(service, box):
         assert http.answer().status == 502
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("fields, status", [
     ({"Host": "localhost:1"}, 200), ({"Host": "127.0.0.1"}, 200), ({"Host": "[::1]:9"}, 200), ({"Host": "a.localhost"}, 200),
     ({"Host": "localhost", "Origin": "http://localhost:3000"}, 200),

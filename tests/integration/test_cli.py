@@ -56,6 +56,7 @@ def fails(result, *texts, status=1):
 
 # --- thread IDs ----------------------------------------------------------------------------
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("thread_id", HOSTILE)
 def test_hostile_ids(run_berth, service, thread_id):
     first = run_berth("create", "--", thread_id, check=True)

@@ -178,7 +178,7 @@ def test_without_it_nothing_is_served(service, start_relay, start_mount, prepare
     before = look(mount.path)
     loss.lose(how)
     wait_until(lambda: not mount.stats()["coherent"], what="the end of the lease", timeout=30)
-    time.sleep(0.5)  # the kernel forgets
+    time.sleep(LEASE + 0.5)  # the kernel forgets: that there is no such name when the lease would have ended
     assert not mount.stats()["serving"]
     for call in (lambda: os.stat(mount.path / "d1" / "f1"), lambda: os.listdir(mount.path / "d1"),
                  (mount.path / "d2" / "f2").read_bytes, lambda: os.stat(mount.path / "never")):

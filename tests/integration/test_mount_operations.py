@@ -482,6 +482,7 @@ def workspace(mount, run_berth):
     return mount.path / "demo"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.__name__)
 def test_same_as_a_local_directory(scenario, workspace, tmp_path):
     local = Recorder(tmp_path / "local")

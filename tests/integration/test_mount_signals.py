@@ -69,6 +69,7 @@ def stalled(service, start_relay, start_mount, run_berth):
         program.wait(20)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT])
 @pytest.mark.parametrize("what", CALLS)
 def test_who_is_killed_ends_at_once(stalled, what, number):
@@ -90,6 +91,7 @@ def test_who_is_killed_ends_at_once(stalled, what, number):
     assert before < 10
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("what", CALLS)
 def test_a_handled_signal_interrupts_nothing(stalled, what):
     relay, _, start = stalled

@@ -128,6 +128,7 @@ MANY = ("readdir_survives_deletion", "readdir_shows_the_rest_while_others_come_a
 OPTIONS = {"absolute_symbolic_links": ["symlinks=verbatim"]}
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(300)  # thousands of files, on a busy machine
 @pytest.mark.parametrize("mounted", [mount_of_an_ordinary_user, pytest.param(mount_of_root, marks=pytest.mark.long),
                                      pytest.param(mount_of_root_used_by_another, marks=pytest.mark.long)], ids=lambda f: f.__name__)

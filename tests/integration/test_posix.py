@@ -532,6 +532,7 @@ def umask(mask):
         os.umask(old)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("rule", RULES, ids=lambda f: f.__name__)
 def test_as_in_a_local_directory(rule, places):
     local, mounted = (Place(path) for path in places)

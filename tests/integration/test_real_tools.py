@@ -107,6 +107,7 @@ def test_archives(places, harness):
     assert os.getxattr(remote / "from tar" / "tree" / "attributed", "user.note") == b"\0binary\xff"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("save", real_tools.SAVES, ids=lambda save: save.__name__)
 def test_saves(places, save):
     mode, _ = both(places, real_tools.save_again_and_again, save)

@@ -357,6 +357,7 @@ def test_every_token_of_the_file(harness, start_service):
             stream.ping()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("way", ["unix", "http", "https", "stdio"])
 def test_ordinary_clients_leave_no_line_in_the_log(harness, start_service, way):
     service = start_service(http=way == "http", tls=way == "https")

@@ -106,6 +106,7 @@ CRAWLERS = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", CRAWLERS)
 def test_each_crawler_costs_the_same_whatever_is_unlisted(name, tree, start_mount, run):
     """Counted in the messages of each mount, before and after the trees below node_modules and

@@ -21,6 +21,7 @@ def test_every_exit_code(client):
         assert (verdict.verdict, verdict.code, verdict.signal) == ("exited", code, 0)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("code", [0, 1, 2, 119, 120, 124, 125, 126, 127, 128, 130, 200, 255])
 def test_exit_status_of_the_cli(execute, code):
     result = execute("sh", "-c", f"exit {code}")
@@ -48,6 +49,7 @@ def test_every_signal(client):
         assert (verdict.verdict, verdict.signal, verdict.code) == ("signaled", number, 0)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("number", [1, 2, 3, 6, 9, 11, 13, 15, 34, 64])
 def test_signal_status_of_the_cli(execute, number):
     script = (f"import os, signal\n"

@@ -61,6 +61,7 @@ KINDS = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", KINDS)
 def test_kill_removes(client, service, means, kind):
     word = unique_sleep()

@@ -130,7 +130,7 @@ def steps(word, policy):
         "enough": run("sh", "-c", "head -c 20000000 /dev/zero | tail -c 1 | wc -c", options=limit),
         "forks until it may not": run("/usr/bin/python3", "-c", FORKS, options=["--processes", "20"]),
         "left": ["ps", "--json"],
-        "fork bomb": run("/usr/bin/python3", "-c", BOMB, word, options=["--processes", "20", "--timeout", "2"]),
+        "fork bomb": run("/usr/bin/python3", "-c", BOMB, word, options=["--processes", "20", "--timeout", "5"]),
         "others go on": run("echo", "here"),
     }
 

@@ -54,6 +54,7 @@ def digest_of(harness, service, line):
     return result.stdout.split()[0], int(result.stderr)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("how", ["attached", "detached"])
 @pytest.mark.parametrize("command", [
     GENERATE.format(size=64 * MIB), pytest.param(GENERATE.format(size=1024 * MIB), marks=LONG),
