@@ -3,7 +3,6 @@ what was asked, failures are real, counts are exact."""
 
 import contextlib
 import socket
-import statistics
 import struct
 import threading
 import time
