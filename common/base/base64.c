@@ -26,8 +26,8 @@ size_t base64_write(enum base64_form form, struct bytes data, char *out)
 
 int base64_append(struct buffer *b, enum base64_form form, struct bytes data)
 {
-    int r = buffer_reserve(b, base64_size(data.len));
-    if (r < 0)
+    int r = data.len ? buffer_reserve(b, base64_size(data.len)) : 0;
+    if (r < 0 || !data.len)
         return r;
     b->len += base64_write(form, data, (char *)b->data + b->len);
     return 0;

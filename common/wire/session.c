@@ -495,7 +495,8 @@ int session_feed(struct session *s, const void *data, size_t len)
         return s->dead;
     s->stats.bytes_in += len;
     size_t used = s->backlog.len > 0 ? 0 : feed(s, data, len);
-    if (!s->dead && buffer_append(&s->backlog, (const uint8_t *)data + used, len - used) < 0)
+    if (!s->dead && used < len &&
+        buffer_append(&s->backlog, (const uint8_t *)data + used, len - used) < 0)
         (void)session_fail(s, -ENOMEM, "no memory for input");
     session_acknowledge(s);
     return s->dead;
