@@ -173,6 +173,8 @@ def test_it_goes_on_until_q(screen, run_berth):
     one.wait(lambda s: re.search(r"^ID +WORKSPACE +TIME +PROCS", s.text, re.M), what="wide table")
     one.resize(5, 12)
     one.wait(lambda s: s.lines[0].startswith("berth  unix:"), what="tiny screen")
+    one.wrapped.clear()  # what was under way when the screen became smaller
+    one.read(0.5)
     one.process.send_signal(signal.SIGTERM)
     assert one.ended() == -signal.SIGTERM and one.is_given_back() and not one.wrapped and not one.colours
 
