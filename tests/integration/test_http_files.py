@@ -560,17 +560,21 @@ def test_the_host_of_an_absolute_target(service, tree):
             assert s.recv(65536).split()[1] == status
 
 
+def is_refused(web, archive, why):
+    with web.another(workspace="made") as made:
+        problem(made.ask("GET", ""), 404, "ENOENT")
+        made.http.start("POST", "/v1/workspaces?id=made", archive.getvalue(), {"Content-Type": "application/x-tar"}, False)
+        answer = made.http.answer("POST")
+        assert answer.status == 400 and why in answer.body
+
+
 def test_an_archive_with_a_device_node(web, tree, service):
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as tar:
         node = tarfile.TarInfo("null")
         node.type = tarfile.CHRTYPE
         tar.addfile(node)
-    with web.another(workspace="made") as made:
-        problem(made.ask("GET", ""), 404, "ENOENT")
-        made.http.start("POST", "/v1/workspaces?id=made", data.getvalue(), {"Content-Type": "application/x-tar"}, False)
-        answer = made.http.answer("POST")
-        assert answer.status == 400 and b"device nodes" in answer.body
+    is_refused(web, data, b"device nodes")
     with web.another(workspace="made") as made:
         problem(made.ask("GET", ""), 404, "ENOENT")
 
@@ -584,11 +588,7 @@ def test_an_archive_with_two_kinds_of_one_name(web, tree):
                 info = tarfile.TarInfo("twice")
                 info.type, info.linkname = kind, "x" if kind == tarfile.SYMTYPE else ""
                 tar.addfile(info)
-        with web.another(workspace="made") as made:
-            problem(made.ask("GET", ""), 404, "ENOENT")
-            made.http.start("POST", "/v1/workspaces?id=made", data.getvalue(), {"Content-Type": "application/x-tar"}, False)
-            answer = made.http.answer("POST")
-            assert answer.status == 400 and b"twice: a directory, and something else" in answer.body
+        is_refused(web, data, b"twice: a directory, and something else")
 
 
 def test_an_archive_that_is_cut_between_two_files(web, tree):
