@@ -1,6 +1,5 @@
 #include "cache/cache.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include <sys/statvfs.h>
 
 #include "base/cleanup.h"
+#include "base/dir.h"
 #include "config/paths.h"
 
 /* --- the directory ------------------------------------------------------------------- */
@@ -80,38 +80,16 @@ static int by_use(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-static DIR *open_listing(int dir)
-{
-    /* Opened anew: the position of a descriptor is shared. */
-    int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *stream = fd < 0 ? NULL : fdopendir(fd);
-    if (fd >= 0 && !stream)
-        close_fd(&fd);
-    return stream;
-}
-
-static void close_listing(DIR **stream)
-{
-    if (*stream)
-        (void)closedir(*stream);
-}
-
 int cache_list(int dir, struct cache_list *ret)
 {
     _cleanup_cache_list_ struct cache_list list = {
         .segments = calloc(CACHE_SEGMENTS_MAX, sizeof *list.segments)};
     if (!list.segments)
         return -ENOMEM;
-    __attribute__((cleanup(close_listing))) DIR *stream = open_listing(dir);
-    if (!stream)
-        return -errno;
-    for (;;) {
-        errno = 0;
-        const struct dirent *entry = readdir(stream);
-        if (!entry && errno)
-            return -errno;
-        if (!entry || list.count == CACHE_SEGMENTS_MAX)
-            break;
+    _cleanup_dir_ DIR *stream = NULL;
+    const struct dirent *entry;
+    int r = dir_open(dir, ".", &stream);
+    while (r >= 0 && list.count < CACHE_SEGMENTS_MAX && (r = dir_next(stream, &entry)) == 1) {
         struct stat st;
         if (!is_segment_name(entry->d_name) ||
             fstatat(dir, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
@@ -122,6 +100,8 @@ int cache_list(int dir, struct cache_list *ret)
         s->bytes = (uint64_t)st.st_blocks * 512;
         list.bytes += s->bytes;
     }
+    if (r < 0)
+        return r;
     qsort(list.segments, list.count, sizeof *list.segments, by_use);
     *ret = list;
     list.segments = NULL;

@@ -1,4 +1,3 @@
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sha2.h>
@@ -9,6 +8,7 @@
 #include <time.h>
 
 #include "base/cleanup.h"
+#include "base/dir.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -269,14 +269,10 @@ static void remove_left_over(int directory, const char *file)
 /* all: of one that cannot be read the failure is set. */
 static int read_all(int fd, const char *path, bool all, struct places *l, struct failure *f)
 {
-    int r = 0;
-    DIR *directory = fdopendir(fd);
-    if (!directory) {
-        r = -errno;
-        (void)close(fd);
-        return r;
-    }
-    for (const struct dirent *entry; r == 0 && (entry = readdir(directory));) {
+    _cleanup_dir_ DIR *directory = NULL;
+    const struct dirent *entry;
+    int r = dir_open(fd, ".", &directory);
+    while (r >= 0 && (r = dir_next(directory, &entry)) == 1) {
         struct failure why;
         _cleanup_place_ struct place p = {0};
         if (!is_place(entry->d_name)) {
@@ -295,7 +291,6 @@ static int read_all(int fd, const char *path, bool all, struct places *l, struct
         else if (r != -ENOMEM)
             r = leave_out(path, entry->d_name, all, &why, f);
     }
-    (void)closedir(directory);
     return r;
 }
 
@@ -307,7 +302,7 @@ static int list(bool all, places_each_fn *each, void *context, struct failure *f
     int r = open_directory(false, &directory, &path, f);
     if (r < 0)
         return r == -ENOENT ? 0 : r;
-    r = read_all(take_fd(&directory), path, all, &l, f);
+    r = read_all(directory, path, all, &l, f);
     if (r == -E2BIG || r == -EBADMSG)
         return r;
     if (l.count)

@@ -1,6 +1,5 @@
 #include "cli/users.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -8,13 +7,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
-
-static void close_dir(DIR **dir)
-{
-    if (*dir)
-        (void)closedir(*dir);
-}
-#define _cleanup_closedir_ _cleanup_(close_dir)
+#include "base/dir.h"
 
 static bool is_below(const char *path, const char *point)
 {
@@ -34,14 +27,12 @@ static int link_below(int directory, const char *name, const char *point, char p
 
 static int find_descriptor(int process, const char *point, char path[PATH_MAX])
 {
-    int fd = openat(process, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    _cleanup_closedir_ DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-    if (!dir) {
-        close_fd(&fd);
+    _cleanup_dir_ DIR *dir = NULL;
+    const struct dirent *entry;
+    if (dir_open(process, "fd", &dir) < 0)
         return 0;
-    }
-    for (struct dirent *entry; (entry = readdir(dir));)
-        if (entry->d_name[0] != '.' && link_below(fd, entry->d_name, point, path) == 1)
+    while (dir_next(dir, &entry) == 1)
+        if (link_below(dirfd(dir), entry->d_name, point, path) == 1)
             return 1;
     return 0;
 }
@@ -117,19 +108,19 @@ static int look_at(int proc, const char *pid, const char *point, struct mount_us
 int mount_users_find(const char *point, struct mount_users *ret)
 {
     _cleanup_mount_users_ struct mount_users u = {0};
-    _cleanup_closedir_ DIR *dir = opendir("/proc");
+    _cleanup_dir_ DIR *dir = opendir("/proc");
+    const struct dirent *entry;
     char self[32];
-    if (!dir)
-        return -errno;
+    int r = dir ? 0 : -errno;
     (void)snprintf(self, sizeof self, "%d", (int)getpid());
-    for (struct dirent *entry; (entry = readdir(dir));) {
+    while (r >= 0 && (r = dir_next(dir, &entry)) == 1) {
         bool is_process = entry->d_name[0] >= '1' && entry->d_name[0] <= '9';
         if (!is_process || strcmp(entry->d_name, self) == 0)
             continue;
-        int r = look_at(dirfd(dir), entry->d_name, point, &u);
-        if (r < 0)
-            return r;
+        r = look_at(dirfd(dir), entry->d_name, point, &u);
     }
+    if (r < 0)
+        return r;
     *ret = u;
     u = (struct mount_users){0};
     return 0;

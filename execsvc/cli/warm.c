@@ -1,6 +1,5 @@
 #include "cli/warm.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <stdio.h>
@@ -8,6 +7,7 @@
 #include <sys/wait.h>
 
 #include "base/buffer.h"
+#include "base/dir.h"
 #include "cli/cli.h"
 #include "cli/holder.h"
 #include "cli/programs.h"
@@ -43,16 +43,15 @@ static int add(struct warm_list *l, const char *directory, const char *name)
 int warm_list_read(const char *directory, const char *identity, struct warm_list *ret)
 {
     _cleanup_warm_list_ struct warm_list l = {0};
-    DIR *dir = opendir(directory);
-    if (!dir)
-        return errno == ENOENT ? 0 : -errno;
+    _cleanup_dir_ DIR *dir = opendir(directory);
     const struct dirent *entry;
-    int r = 0;
-    while (r == 0 && (entry = readdir(dir)))
+    int r = dir ? 0 : -errno;
+    if (r == -ENOENT)
+        return 0;
+    while (r >= 0 && (r = dir_next(dir, &entry)) == 1)
         if (strspn(entry->d_name, "0123456789abcdef") == IDENTITY_SIZE - 1 &&
             (!identity || identity_matches(identity, entry->d_name)))
             r = add(&l, directory, entry->d_name);
-    (void)closedir(dir);
     if (r < 0)
         return r;
     if (l.count)

@@ -1,6 +1,5 @@
 #include "confine/cgroup.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/magic.h>
@@ -11,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/dir.h"
 #include "base/log.h"
 
 /* Directories below a command's own that are followed: a command that may write there can nest
@@ -92,12 +92,6 @@ static bool key_is_set(int directory, const char *file, const char *key)
     return read_key(directory, file, key, &value) == 0 && value > 0;
 }
 
-static void close_directory(DIR **d)
-{
-    if (*d)
-        (void)closedir(*d);
-}
-
 typedef int each_child(int parent, const char *name, unsigned depth, void *context);
 
 /* Calls child for each directory in fd; stops at the first that does not answer 0. */
@@ -105,23 +99,19 @@ static int for_each_child(int fd, unsigned depth, each_child *child, void *conte
 {
     if (depth >= DEPTH_MAX)
         return -ELOOP;
-    int again = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (again < 0)
-        return -errno;
-    _cleanup_(close_directory) DIR *directory = fdopendir(again);
-    if (!directory) {
-        close_fd(&again);
-        return -ENOMEM;
-    }
+    _cleanup_dir_ DIR *directory = NULL;
     const struct dirent *entry;
-    while ((entry = readdir(directory))) {
+    int r = dir_open(fd, ".", &directory);
+    if (r < 0)
+        return r;
+    while ((r = dir_next(directory, &entry)) == 1) {
         if (entry->d_type != DT_DIR || entry->d_name[0] == '.')
             continue;
-        int r = child(fd, entry->d_name, depth + 1, context);
+        r = child(fd, entry->d_name, depth + 1, context);
         if (r != 0)
             return r;
     }
-    return 0;
+    return r;
 }
 
 static int remove_tree(int parent, const char *name, unsigned depth, void *context)

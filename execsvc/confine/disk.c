@@ -1,6 +1,5 @@
 #include "confine/disk.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/dqblk_xfs.h>
@@ -13,6 +12,7 @@
 #include <sys/syscall.h>
 
 #include "base/cleanup.h"
+#include "base/dir.h"
 #include "base/hash.h"
 
 /* The numbers that are ours: others are the operator's own. */
@@ -71,18 +71,11 @@ static int put_tree_into(int at, const char *name, uint32_t project, unsigned de
         return r;
     if (depth >= DEPTH_MAX)
         return -ELOOP;
-    int again = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = again < 0 ? NULL : fdopendir(again);
-    if (!d) {
-        r = -errno;
-        close_fd(&again);
-        return r;
-    }
+    _cleanup_dir_ DIR *d = NULL;
     const struct dirent *entry;
-    while (r == 0 && (entry = readdir(d)))
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            r = put_tree_into(fd, entry->d_name, project, depth + 1);
-    (void)closedir(d);
+    r = dir_open(fd, ".", &d);
+    while (r >= 0 && (r = dir_next(d, &entry)) == 1)
+        r = put_tree_into(fd, entry->d_name, project, depth + 1);
     return r;
 }
 

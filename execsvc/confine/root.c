@@ -1,6 +1,5 @@
 #include "confine/root.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/mount.h>
@@ -13,6 +12,7 @@
 #include <sys/syscall.h>
 
 #include "base/cleanup.h"
+#include "base/dir.h"
 #include "confine/idmap.h"
 #include "confine/landlock.h"
 
@@ -687,17 +687,14 @@ static bool everybody_may_read(const struct stat *st)
 static int each_entry(const char *directory, int (*each)(int landlock, const char *path),
                       int landlock)
 {
-    DIR *d = opendir(directory);
+    _cleanup_dir_ DIR *d = opendir(directory);
     const struct dirent *entry;
     int r = 0;
-    while (r == 0 && d && (entry = readdir(d))) {
+    while (r == 0 && d && dir_next(d, &entry) == 1) {
         char path[PATH_MAX];
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
-            snprintf(path, sizeof path, "%s/%s", directory, entry->d_name) < (int)sizeof path)
+        if (snprintf(path, sizeof path, "%s/%s", directory, entry->d_name) < (int)sizeof path)
             r = each(landlock, path);
     }
-    if (d)
-        (void)closedir(d);
     return r;
 }
 

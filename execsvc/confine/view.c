@@ -1,6 +1,5 @@
 #include "confine/view.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <sched.h>
@@ -10,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
+#include "base/dir.h"
 #include "base/log.h"
 #include "confine/root.h"
 
@@ -116,17 +116,9 @@ static int step_down(struct way *way, const char *name, const char *path, size_t
 
 static bool is_empty(int directory)
 {
-    int fd = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    _cleanup_dir_ DIR *d = NULL;
     const struct dirent *entry;
-    bool empty = d != NULL;
-    while (empty && (entry = readdir(d)))
-        empty = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0;
-    if (d)
-        (void)closedir(d);
-    else
-        close_fd(&fd);
-    return empty;
+    return dir_open(directory, ".", &d) == 0 && dir_next(d, &entry) == 0;
 }
 
 /* Removes directories that were made, from the deepest one, as long as nobody has use for them.

@@ -1,6 +1,5 @@
 #include "exec/processes.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include <sys/wait.h>
 
 #include "base/cleanup.h"
+#include "base/dir.h"
 
 /* The kernel's struct pidfd_info in its first version, which headers of Linux 6.1 do not have. */
 struct pidfd_info {
@@ -74,12 +74,6 @@ int process_read(pid_t pid, struct process *ret)
     return read_at(proc, text, ret);
 }
 
-static void close_directory(DIR **d)
-{
-    if (*d)
-        (void)closedir(*d);
-}
-
 static int reserve(struct processes *p)
 {
     if (p->count < p->allocated)
@@ -102,20 +96,19 @@ static int compare_pids(const void *a, const void *b)
 
 int processes_read(struct processes *ret)
 {
-    _cleanup_(close_directory) DIR *directory = opendir("/proc");
-    if (!directory)
-        return -errno;
+    _cleanup_dir_ DIR *directory = opendir("/proc");
+    int r = directory ? 0 : -errno;
     _cleanup_processes_ struct processes p = {0};
     const struct dirent *entry;
-    while ((entry = readdir(directory))) {
+    while (r >= 0 && (r = dir_next(directory, &entry)) == 1) {
         if (entry->d_name[0] < '1' || entry->d_name[0] > '9')
             continue;
-        int r = reserve(&p);
-        if (r < 0)
-            return r;
-        if (read_at(dirfd(directory), entry->d_name, &p.items[p.count]) == 0)
+        r = reserve(&p);
+        if (r == 0 && read_at(dirfd(directory), entry->d_name, &p.items[p.count]) == 0)
             p.count++;
     }
+    if (r < 0)
+        return r;
     if (p.count > 0)
         qsort(p.items, p.count, sizeof *p.items, compare_pids);
     *ret = p;

@@ -1,10 +1,10 @@
 #include "keeper/fence.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <time.h>
 
 #include "base/cleanup.h"
+#include "base/dir.h"
 #include "store/json_file.h"
 
 #define FENCE_FILE "fence.json"
@@ -51,18 +51,14 @@ static int add(int workspaces, const char *name, json_t *list)
 
 json_t *fences_list(int workspaces)
 {
+    _cleanup_dir_ DIR *all = NULL;
     json_t *list = json_array();
-    int fd = openat(workspaces, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *all = fd < 0 ? NULL : fdopendir(fd);
-    if (!all)
-        close_fd(&fd);
     const struct dirent *entry;
     int r = list ? 0 : -ENOMEM;
-    while (r == 0 && all && (entry = readdir(all)) && json_array_size(list) < FENCES_LISTED_MAX)
-        if (entry->d_name[0] != '.')
-            r = add(workspaces, entry->d_name, list);
-    if (all)
-        (void)closedir(all);
+    if (r == 0 && dir_open(workspaces, ".", &all) == 0)
+        while (r == 0 && json_array_size(list) < FENCES_LISTED_MAX && dir_next(all, &entry) == 1)
+            if (entry->d_name[0] != '.')
+                r = add(workspaces, entry->d_name, list);
     if (r == 0)
         return list;
     json_decref(list);

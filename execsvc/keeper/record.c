@@ -1,10 +1,10 @@
 #include "keeper/record.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "base/dir.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "names/thread_id.h"
@@ -200,22 +200,6 @@ int record_read(int directory, struct buffer *storage, struct record *ret)
     return r;
 }
 
-static void close_directory(DIR **d)
-{
-    if (*d)
-        (void)closedir(*d);
-}
-#define _cleanup_directory_ _cleanup_(close_directory)
-
-static DIR *open_stream(int at, const char *name)
-{
-    int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    DIR *d = fd < 0 ? NULL : fdopendir(fd);
-    if (!d)
-        close_fd(&fd);
-    return d;
-}
-
 /* The ID that has this name, and whether there is one. A workspace's may be too long to be told by
  * its name; it is in the records then, and empty here. */
 static bool id_of(const char *name, uint8_t id[THREAD_ID_MAX], struct bytes *ret)
@@ -227,9 +211,11 @@ static bool id_of(const char *name, uint8_t id[THREAD_ID_MAX], struct bytes *ret
 
 void record_tidy(int exec)
 {
-    _cleanup_directory_ DIR *all = open_stream(exec, ".");
+    _cleanup_dir_ DIR *all = NULL;
     const struct dirent *entry;
-    while (all && (entry = readdir(all)))
+    if (dir_open(exec, ".", &all) < 0)
+        return;
+    while (dir_next(all, &entry) == 1)
         if (entry->d_type == DT_DIR && entry->d_name[0] != '.')
             (void)unlinkat(exec, entry->d_name, AT_REMOVEDIR);
 }
@@ -238,25 +224,25 @@ int record_each(int exec,
                 void (*each)(void *context, struct bytes workspace, struct bytes id, int directory),
                 void *context)
 {
-    _cleanup_directory_ DIR *all = open_stream(exec, ".");
-    if (!all)
-        return -errno;
+    _cleanup_dir_ DIR *all = NULL;
     const struct dirent *outer;
-    while ((outer = readdir(all))) {
+    int r = dir_open(exec, ".", &all);
+    while (r >= 0 && (r = dir_next(all, &outer)) == 1) {
         uint8_t workspace_id[THREAD_ID_MAX];
         uint8_t command_id[THREAD_ID_MAX];
         struct bytes workspace;
         struct bytes id;
-        _cleanup_directory_ DIR *commands = id_of(outer->d_name, workspace_id, &workspace)
-                                                ? open_stream(exec, outer->d_name)
-                                                : NULL;
+        _cleanup_dir_ DIR *commands = NULL;
         const struct dirent *inner;
-        while (commands && (inner = readdir(commands))) {
+        if (!id_of(outer->d_name, workspace_id, &workspace) ||
+            dir_open(exec, outer->d_name, &commands) < 0)
+            continue;
+        while (dir_next(commands, &inner) == 1) {
             _cleanup_close_ int directory = -1;
             if (id_of(inner->d_name, command_id, &id) && id.len > 0 &&
                 open_directory(dirfd(commands), inner->d_name, &directory) == 0)
                 each(context, workspace, id, directory);
         }
     }
-    return 0;
+    return r;
 }

@@ -1,4 +1,3 @@
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -9,6 +8,7 @@
 
 #include "base/buffer.h"
 #include "base/cleanup.h"
+#include "base/dir.h"
 #include "base/file.h"
 #include "config/paths.h"
 #include "provider/profile.h"
@@ -185,12 +185,11 @@ static int collect(const struct directories *d, struct names *n)
 {
     int r = 0;
     for (size_t i = 0; r == 0 && i < d->count; i++) {
-        DIR *directory = opendir(d->paths[i]);
-        for (const struct dirent *entry;
-             directory && r == 0 && n->count < PROFILE_LIST_MAX && (entry = readdir(directory));)
+        _cleanup_dir_ DIR *directory = opendir(d->paths[i]);
+        const struct dirent *entry;
+        while (directory && r == 0 && n->count < PROFILE_LIST_MAX &&
+               dir_next(directory, &entry) == 1)
             r = add_file(n, entry->d_name);
-        if (directory)
-            (void)closedir(directory);
     }
     return r;
 }

@@ -1,12 +1,12 @@
 #include "store/adopt.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/dir.h"
 
 enum left {
     LEFT_ANYHOW,
@@ -25,40 +25,21 @@ static const struct {
     {"trash", LEFT_EMPTY},       {"workspaces", LEFT_EMPTY},
 };
 
-static void close_stream(DIR **stream)
-{
-    if (*stream)
-        (void)closedir(*stream);
-}
-
-static int open_names(int fd, const char *path, DIR **ret)
-{
-    _cleanup_close_ int own = openat(fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    *ret = own < 0 ? NULL : fdopendir(own);
-    if (!*ret)
-        return -errno;
-    (void)take_fd(&own);
-    return 0;
-}
-
 /* 1: it is. Names with a dot are those of what is half-made. */
 static int is_empty(int root_fd, const char *name)
 {
-    _cleanup_(close_stream) DIR *stream = NULL;
+    _cleanup_dir_ DIR *stream = NULL;
     struct stat st;
     if (fstatat(root_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
         return -errno;
     if (!S_ISDIR(st.st_mode))
         return S_ISREG(st.st_mode) && st.st_size == 0;
-    int r = open_names(root_fd, name, &stream);
-    if (r < 0)
-        return r;
     const struct dirent *entry;
-    errno = 0;
-    while ((entry = readdir(stream)))
+    int r = dir_open(root_fd, name, &stream);
+    while (r >= 0 && (r = dir_next(stream, &entry)) == 1)
         if (entry->d_name[0] != '.')
             return 0;
-    return errno ? -errno : 1;
+    return r < 0 ? r : 1;
 }
 
 static int is_ours(int root_fd, const char *name)
@@ -71,21 +52,16 @@ static int is_ours(int root_fd, const char *name)
 
 int adopt_check(int root_fd, const char *root, struct failure *ret_failure)
 {
-    _cleanup_(close_stream) DIR *stream = NULL;
+    _cleanup_dir_ DIR *stream = NULL;
     if (faccessat(root_fd, SERVICE_FILE, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
         return 0;
-    int r = open_names(root_fd, ".", &stream);
-    while (r >= 0) {
-        errno = 0;
-        const struct dirent *entry = readdir(stream);
-        if (!entry && errno == 0)
-            return 0;
-        r = entry ? 0 : -errno;
-        if (entry && entry->d_name[0] != '.' && (r = is_ours(root_fd, entry->d_name)) == 0)
+    const struct dirent *entry;
+    int r = dir_open(root_fd, ".", &stream);
+    while (r >= 0 && (r = dir_next(stream, &entry)) == 1)
+        if (entry->d_name[0] != '.' && (r = is_ours(root_fd, entry->d_name)) == 0)
             return failure_set(ret_failure, -EEXIST,
                                "%s is no service's directory: it has no " SERVICE_FILE
                                ", and %s is in it already. Give an empty one with --root",
                                root, entry->d_name);
-    }
-    return failure_set(ret_failure, r, "cannot read %s: %s", root, strerror(-r));
+    return r == 0 ? 0 : failure_set(ret_failure, r, "cannot read %s: %s", root, strerror(-r));
 }

@@ -3,9 +3,9 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/dir.h"
 #include "store/grip.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,16 +26,9 @@ static void note_error(struct removal *removal, int error)
         removal->error = error;
 }
 
-static void close_stream(DIR **stream)
-{
-    if (*stream)
-        (void)closedir(*stream);
-}
-
 /* Opens a directory for reading its names, though its mode forbids it. */
 static int open_directory(int dir_fd, const char *name, DIR **ret)
 {
-    const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     _cleanup_close_ int path_fd =
         openat(dir_fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (path_fd < 0)
@@ -47,15 +40,7 @@ static int open_directory(int dir_fd, const char *name, DIR **ret)
     /* Through the descriptor, so that no link put there meanwhile is changed instead. */
     if ((st.st_mode & S_IRWXU) != S_IRWXU)
         (void)chmod(grip_path(path_fd, path), S_IRWXU);
-    _cleanup_close_ int fd = openat(path_fd, ".", flags);
-    if (fd < 0)
-        return -errno;
-    DIR *stream = fdopendir(fd);
-    if (!stream)
-        return -errno;
-    (void)take_fd(&fd);
-    *ret = stream;
-    return 0;
+    return dir_open(path_fd, ".", ret);
 }
 
 /* Moves a directory that is not empty up to the top. Moving changes its "..", which needs
@@ -70,7 +55,7 @@ static int move_up(struct removal *removal, int dir_fd, const char *name)
         if (errno == EACCES) {
             DIR *stream = NULL;
             int r = open_directory(dir_fd, name, &stream);
-            close_stream(&stream);
+            dir_close(&stream);
             if (r < 0)
                 return r;
             if (renameat2(dir_fd, name, removal->top_fd, to, RENAME_NOREPLACE) == 0)
@@ -98,11 +83,6 @@ static int remove_name(struct removal *removal, int dir_fd, const char *name, bo
     return move_up(removal, dir_fd, name);
 }
 
-static bool is_dot(const char *name)
-{
-    return name[0] == '.' && (name[1] == '\0' || (name[1] == '.' && name[2] == '\0'));
-}
-
 static int may_go_on(const struct removal *removal)
 {
     if (removal->stop && atomic_load(removal->stop))
@@ -113,9 +93,7 @@ static int may_go_on(const struct removal *removal)
 static void empty_directory(struct removal *removal, DIR *stream)
 {
     const struct dirent *entry;
-    while (may_go_on(removal) == 0 && (entry = readdir(stream))) {
-        if (is_dot(entry->d_name))
-            continue;
+    while (may_go_on(removal) == 0 && dir_next(stream, &entry) == 1) {
         int r = remove_name(removal, dirfd(stream), entry->d_name, entry->d_type == DT_DIR);
         if (r == 0)
             removal->done++;
@@ -139,7 +117,7 @@ static void remove_top_name(struct removal *removal, const char *name)
         removal->done++;
         return;
     }
-    _cleanup_(close_stream) DIR *stream = NULL;
+    _cleanup_dir_ DIR *stream = NULL;
     int r = open_directory(removal->top_fd, name, &stream);
     if (r == 0) {
         empty_directory(removal, stream);
@@ -162,7 +140,7 @@ int removal_empty(int dir_fd, const atomic_bool *stop)
         .deadline_ns = clock_monotonic_ns() + REMOVAL_SECONDS_MAX * NSEC_PER_SEC,
     };
     for (;;) {
-        _cleanup_(close_stream) DIR *stream = NULL;
+        _cleanup_dir_ DIR *stream = NULL;
         int r = open_directory(dir_fd, ".", &stream);
         if (r < 0)
             return r;
@@ -170,15 +148,15 @@ int removal_empty(int dir_fd, const atomic_bool *stop)
         removal.done = 0;
         removal.error = 0;
         const struct dirent *entry;
-        while ((entry = readdir(stream))) {
-            if (is_dot(entry->d_name))
-                continue;
+        while ((r = dir_next(stream, &entry)) == 1) {
             left++;
             r = may_go_on(&removal);
             if (r < 0)
                 return r;
             remove_top_name(&removal, entry->d_name);
         }
+        if (r < 0)
+            return r;
         if (left == 0)
             return 0;
         if (removal.done == 0)

@@ -1,11 +1,11 @@
 #include "store/restore.h"
 
+#include "base/dir.h"
 #include "base/log.h"
 #include "store/fault.h"
 #include "store/grip.h"
 #include "store/trash.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,17 +15,6 @@
 #define ROOT "root" /* since TREE is changed by what is moved out of it */
 #define OLD "old"
 #define GONE "gone" /* OLD when everything has been moved there */
-
-static void close_stream(DIR **stream)
-{
-    if (*stream)
-        (void)closedir(*stream);
-}
-
-static bool is_dot(const char *name)
-{
-    return name[0] == '.' && (name[1] == '\0' || (name[1] == '.' && name[2] == '\0'));
-}
 
 static int open_directory(int at_fd, const char *name, int *ret)
 {
@@ -54,26 +43,16 @@ static int move_all(int from_fd, int to_fd)
 {
     size_t moved;
     do {
-        _cleanup_(close_stream) DIR *stream = NULL;
-        int fd;
-        int r = open_directory(from_fd, ".", &fd);
+        _cleanup_dir_ DIR *stream = NULL;
+        const struct dirent *entry;
+        int r = dir_open(from_fd, ".", &stream);
+        for (moved = 0; r >= 0 && (r = dir_next(stream, &entry)) == 1; moved++) {
+            r = move_name(from_fd, to_fd, entry->d_name);
+            if (r == 0)
+                fault_point(FAULT_RESTORE_NAME);
+        }
         if (r < 0)
             return r;
-        stream = fdopendir(fd);
-        if (!stream) {
-            close_fd(&fd);
-            return -ENOMEM;
-        }
-        const struct dirent *entry;
-        for (moved = 0; (entry = readdir(stream));) {
-            if (is_dot(entry->d_name))
-                continue;
-            r = move_name(from_fd, to_fd, entry->d_name);
-            if (r < 0)
-                return r;
-            fault_point(FAULT_RESTORE_NAME);
-            moved++;
-        }
     } while (moved > 0); /* what others have made meanwhile, too */
     return fsync(from_fd) < 0 || fsync(to_fd) < 0 ? -errno : 0;
 }
@@ -167,21 +146,14 @@ int restore_run(struct store *store, struct workspace *workspace, const char *te
 
 void restore_resume_all(struct store *store)
 {
-    _cleanup_(close_stream) DIR *stream = NULL;
-    int fd;
-    if (open_directory(store->restores_fd, ".", &fd) < 0)
-        return;
-    stream = fdopendir(fd);
-    if (!stream) {
-        close_fd(&fd);
-        return;
-    }
+    _cleanup_dir_ DIR *stream = NULL;
     const struct dirent *entry;
-    while ((entry = readdir(stream))) {
-        if (is_dot(entry->d_name))
-            continue;
-        int r = finish(store, entry->d_name);
-        if (r < 0)
-            log_error("%s: its restore cannot be finished: %s", entry->d_name, strerror(-r));
+    int r = dir_open(store->restores_fd, ".", &stream);
+    while (r >= 0 && (r = dir_next(stream, &entry)) == 1) {
+        int error = finish(store, entry->d_name);
+        if (error < 0)
+            log_error("%s: its restore cannot be finished: %s", entry->d_name, strerror(-error));
     }
+    if (r < 0)
+        log_error("restores that were begun cannot be read: %s", strerror(-r));
 }

@@ -1,6 +1,7 @@
 #include "store/store_private.h"
 
 #include "base/clock.h"
+#include "base/dir.h"
 #include "base/log.h"
 #include "store/grip.h"
 #include "store/handle.h"
@@ -15,7 +16,6 @@
 #include "store/upkeep.h"
 #include "store/view.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -168,29 +168,13 @@ int store_claim(const char *root, char **ret_root, int *ret_lock, struct failure
     return 0;
 }
 
-static void close_stream(DIR **stream)
-{
-    if (*stream)
-        (void)closedir(*stream);
-}
-
-static int open_names(int fd, DIR **ret)
-{
-    _cleanup_close_ int own = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    *ret = own < 0 ? NULL : fdopendir(own);
-    if (!*ret)
-        return -errno;
-    (void)take_fd(&own);
-    return 0;
-}
-
 /* What a crash has left half-made. */
 static void clear_tmp(struct store *store)
 {
-    _cleanup_(close_stream) DIR *stream = NULL;
+    _cleanup_dir_ DIR *stream = NULL;
     const struct dirent *entry;
-    int r = open_names(store->tmp_fd, &stream);
-    while (r == 0 && (entry = readdir(stream)))
+    int r = dir_open(store->tmp_fd, ".", &stream);
+    while (r >= 0 && (r = dir_next(stream, &entry)) == 1)
         if (entry->d_name[0] != '.')
             r = trash_take(store, store->tmp_fd, entry->d_name, entry->d_name);
     if (r < 0)
@@ -200,16 +184,12 @@ static void clear_tmp(struct store *store)
 /* The names alone; what they are is read later (upkeep.h). */
 static int fill_index(struct store *store)
 {
-    _cleanup_(close_stream) DIR *stream = NULL;
-    int r = open_names(store->workspaces_fd, &stream);
-    while (r == 0) {
-        errno = 0;
-        const struct dirent *entry = readdir(stream);
-        if (!entry)
-            return -errno;
+    _cleanup_dir_ DIR *stream = NULL;
+    const struct dirent *entry;
+    int r = dir_open(store->workspaces_fd, ".", &stream);
+    while (r >= 0 && (r = dir_next(stream, &entry)) == 1)
         if (entry->d_name[0] != '.')
             r = index_add(store->index, entry->d_name);
-    }
     return r;
 }
 

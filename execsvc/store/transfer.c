@@ -1,5 +1,6 @@
 #include "store/transfer.h"
 
+#include "base/dir.h"
 #include "base/log.h"
 #include "store/changes.h"
 #include "store/file_copy.h"
@@ -10,7 +11,6 @@
 #include "store/tree_file.h"
 #include "store/workspace_source.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -262,12 +262,6 @@ static int do_snapshot_remove(struct store *store, const struct transfer *t,
     return r;
 }
 
-static void close_stream(DIR **stream)
-{
-    if (*stream)
-        (void)closedir(*stream);
-}
-
 static int compare_names(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
@@ -277,26 +271,20 @@ static int compare_names(const void *a, const void *b)
 static int read_names(struct store *store, struct bytes after, struct buffer *ret_text,
                       char ***ret_names, size_t *ret_count)
 {
-    _cleanup_(close_stream) DIR *stream = NULL;
+    _cleanup_dir_ DIR *stream = NULL;
     char last[WIRE_SNAPSHOT_ID_MAX + 1] = "";
     size_t count = 0;
     memcpy(last, after.data ? (const char *)after.data : "", after.len);
-    int fd = openat(store->snapshots_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    stream = fd < 0 ? NULL : fdopendir(fd);
-    if (!stream) {
-        int r = -errno;
-        close_fd(&fd);
-        return r;
-    }
     const struct dirent *entry;
-    while ((entry = readdir(stream))) {
+    int r = dir_open(store->snapshots_fd, ".", &stream);
+    while (r >= 0 && (r = dir_next(stream, &entry)) == 1) {
         if (entry->d_name[0] == '.' || strcmp(entry->d_name, last) <= 0)
             continue;
-        int r = buffer_append(ret_text, entry->d_name, strlen(entry->d_name) + 1);
-        if (r < 0)
-            return r;
+        r = buffer_append(ret_text, entry->d_name, strlen(entry->d_name) + 1);
         count++;
     }
+    if (r < 0)
+        return r;
     char **names = malloc((count + 1) * sizeof *names);
     if (!names)
         return -ENOMEM;

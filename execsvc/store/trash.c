@@ -1,11 +1,11 @@
 #include "store/trash.h"
 
+#include "base/dir.h"
 #include "base/log.h"
 #include "store/fault.h"
 #include "store/removal.h"
 #include "store/thread.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -55,23 +55,15 @@ static bool delete_one(struct trash *t, const char *name)
     return r != -ETIMEDOUT;
 }
 
-static void close_stream(DIR **stream)
-{
-    if (*stream)
-        (void)closedir(*stream);
-}
-
 /* One after the other: a tree that cannot be deleted keeps no other from going. */
 static bool delete_all(struct trash *t)
 {
     bool all = true;
-    _cleanup_(close_stream) DIR *stream = NULL;
-    _cleanup_close_ int fd = openat(t->store->trash_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    _cleanup_dir_ DIR *stream = NULL;
     const struct dirent *entry;
-    if (fd < 0 || !(stream = fdopendir(fd)))
+    if (dir_open(t->store->trash_fd, ".", &stream) < 0)
         return true;
-    (void)take_fd(&fd);
-    while (!atomic_load(&t->stopping) && (entry = readdir(stream)))
+    while (!atomic_load(&t->stopping) && dir_next(stream, &entry) == 1)
         if (entry->d_name[0] != '.')
             all = delete_one(t, entry->d_name) && all;
     return all;

@@ -1,11 +1,11 @@
 #include "store/tree_reader.h"
 
 #include "base/cleanup.h"
+#include "base/dir.h"
 #include "base/log.h"
 #include "base/table.h"
 #include "store/path.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -53,9 +53,7 @@ int tree_reader_new(int root_fd, const struct tree_reader_options *options,
 
 static void close_directory(struct tree_reader *r)
 {
-    if (r->stream)
-        (void)closedir(r->stream);
-    r->stream = NULL;
+    dir_close(&r->stream);
     close_fd(&r->path_fd);
     visibility_state_release(&r->state);
     r->state = (struct visibility_state){0};
@@ -153,13 +151,9 @@ static int open_directory(struct tree_reader *r)
         r->path_fd = -1;
         return e == -ELOOP || e == -ENOTDIR ? -ENOENT : e;
     }
-    _cleanup_close_ int fd = openat(r->path_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return errno == ENOTDIR ? -ENOENT : -errno;
-    r->stream = fdopendir(fd);
-    if (!r->stream)
-        return -errno;
-    (void)take_fd(&fd);
+    int opened = dir_open(r->path_fd, ".", &r->stream);
+    if (opened < 0)
+        return opened == -ENOTDIR ? -ENOENT : opened;
     r->directory_len = r->path_len;
     return find_state(r);
 }
@@ -259,21 +253,14 @@ static int take_entry(struct tree_reader *r, const char *name, struct wire_tree_
     return 0;
 }
 
-static bool is_dot(const char *name)
-{
-    return name[0] == '.' && (name[1] == '\0' || (name[1] == '.' && name[2] == '\0'));
-}
-
 /* The next of the open directory; 0: there is none. */
 static int next_entry(struct tree_reader *r, struct wire_tree_item *ret)
 {
     for (;;) {
-        errno = 0;
-        const struct dirent *entry = readdir(r->stream);
-        if (!entry)
-            return -errno;
-        if (is_dot(entry->d_name))
-            continue;
+        const struct dirent *entry;
+        int e = dir_next(r->stream, &entry);
+        if (e <= 0)
+            return e;
         size_t len = strlen(entry->d_name), at = r->directory_len ? r->directory_len + 1 : 0;
         if (at + len > WIRE_TREE_PATH_MAX)
             return -ENAMETOOLONG;
@@ -281,7 +268,7 @@ static int next_entry(struct tree_reader *r, struct wire_tree_item *ret)
             r->path[at - 1] = '/';
         memcpy(r->path + at, entry->d_name, len + 1);
         r->path_len = at + len;
-        int e = CHANGED;
+        e = CHANGED;
         for (unsigned tries = 0; e == CHANGED && tries < 3; tries++) {
             close_fd(&r->file_fd);
             e = take_entry(r, entry->d_name, ret);

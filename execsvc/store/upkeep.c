@@ -1,11 +1,11 @@
 #include "store/upkeep.h"
 
 #include "base/clock.h"
+#include "base/dir.h"
 #include "base/log.h"
 #include "store/index.h"
 #include "store/thread.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -56,12 +56,6 @@ void upkeep_set_expired(struct upkeep *u,
 
 /* --- commands -------------------------------------------------------------------- */
 
-static void close_stream(DIR **stream)
-{
-    if (*stream)
-        (void)closedir(*stream);
-}
-
 static void note_time(const struct stat *st, int64_t *newest_ms)
 {
     int64_t ms = (int64_t)st->st_mtim.tv_sec * 1000 + st->st_mtim.tv_nsec / (long)NSEC_PER_MSEC;
@@ -77,14 +71,11 @@ static int64_t newest_record(const struct store *store, const char *name)
     int64_t newest = 0;
     struct stat st;
     (void)snprintf(path, sizeof path, "exec/%s", name);
-    _cleanup_(close_stream) DIR *stream = NULL;
-    _cleanup_close_ int fd =
-        openat(store->root_fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 || !(stream = fdopendir(fd)))
+    _cleanup_dir_ DIR *stream = NULL;
+    if (dir_open(store->root_fd, path, &stream) < 0)
         return 0;
-    (void)take_fd(&fd);
     const struct dirent *entry;
-    while ((entry = readdir(stream))) {
+    while (dir_next(stream, &entry) == 1) {
         static const char *const files[] = {"", "/record", "/output"};
         for (size_t i = 0; entry->d_name[0] != '.' && i < ARRAY_SIZE(files); i++) {
             (void)snprintf(path, sizeof path, "%s%s", entry->d_name, files[i]);

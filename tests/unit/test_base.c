@@ -1,8 +1,13 @@
 #include "unit.h"
 
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
 #include "base/base64.h"
 #include "base/buffer.h"
 #include "base/clock.h"
+#include "base/dir.h"
 #include "base/failure.h"
 #include "base/log.h"
 #include "base/table.h"
@@ -245,6 +250,53 @@ static void base64_has_one_text(void **state)
     }
 }
 
+/* --- directories ------------------------------------------------------------------ */
+
+static void names_of_a_directory(void **state)
+{
+    static const char *const names[] = {"...", "..name", ".a"};
+    char path[] = "/tmp/berth-base-XXXXXX";
+    assert_non_null(mkdtemp(path));
+    _cleanup_close_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        assert_int_equal(mkdirat(fd, names[i], 0700), 0);
+    assert_int_equal(symlinkat("..name", fd, "link"), 0);
+    /* Twice: the second starts at the beginning, wherever the first one is. */
+    for (int round = 0; round < 2; round++) {
+        _cleanup_dir_ DIR *dir = NULL;
+        const struct dirent *entry;
+        int count = 0;
+        assert_int_equal(dir_open(fd, ".", &dir), 0);
+        while (dir_next(dir, &entry) == 1) {
+            assert_false(dir_is_dot(entry->d_name));
+            count++;
+        }
+        assert_int_equal(count, ARRAY_SIZE(names) + 1);
+    }
+    DIR *dir = NULL;
+    assert_int_equal(dir_open(fd, "link", &dir), -ENOTDIR);
+    assert_int_equal(dir_open(fd, "none", &dir), -ENOENT);
+    assert_null(dir);
+    assert_int_equal(unlinkat(fd, "link", 0), 0);
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        assert_int_equal(unlinkat(fd, names[i], AT_REMOVEDIR), 0);
+    assert_int_equal(rmdir(path), 0);
+}
+
+/* What cannot be read has not ended. */
+static void names_that_cannot_be_read(void **state)
+{
+    _cleanup_dir_ DIR *dir = opendir("/proc/self");
+    const struct dirent *entry;
+    assert_non_null(dir);
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    assert_int_equal(dup3(null, dirfd(dir), O_CLOEXEC), dirfd(dir));
+    assert_int_equal(close(null), 0);
+    assert_int_equal(dir_next(dir, &entry), -ENOTDIR);
+    dir_close(&dir);
+    assert_null(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -261,6 +313,8 @@ int main(void)
         cmocka_unit_test(failure_is_cut),
         cmocka_unit_test(clock_does_not_go_back),
         cmocka_unit_test(cleanup_frees_once),
+        cmocka_unit_test(names_of_a_directory),
+        cmocka_unit_test(names_that_cannot_be_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
