@@ -45,11 +45,15 @@ static void note_place(struct store *store, const struct watch_event *event)
         node_note_place(dir, grip.fd, name);
 }
 
-static void note_opened(struct store *store, uint64_t generation)
+static bool note_opened(struct store *store, uint64_t generation)
 {
     struct node *node = NULL;
-    while ((node = node_of_generation(store, generation, node)))
+    bool known = false;
+    while ((node = node_of_generation(store, generation, node))) {
         writers_opened(node);
+        known = true;
+    }
+    return known;
 }
 
 /* The kernel has dropped the watch, because the file is gone. */
@@ -64,31 +68,34 @@ static void note_unwatched(struct store *store, uint64_t generation)
     }
 }
 
-static void on_file(struct store *store, const struct watch_event *event)
+/* Whether it is of a node. */
+static bool on_file(struct store *store, const struct watch_event *event)
 {
     uint32_t kinds = kinds_of(event);
+    bool known = false;
     if ((event->kinds & WATCH_OPENED) && !event->directory)
-        note_opened(store, event->target);
+        known = note_opened(store, event->target);
     if (event->kinds & WATCH_UNWATCHED)
         note_unwatched(store, event->target);
     if ((event->kinds & WATCH_NAME) && event->directory && event->dir)
         note_place(store, event);
     if (event->dir && (event->kinds & WATCH_NAME))
-        (void)changes_note_file(store, event->dir, WIRE_CHANGE_NAME, event->name);
+        known |= changes_note_file(store, event->dir, WIRE_CHANGE_NAME, event->name);
     if (event->target && kinds)
-        (void)changes_note_file(store, event->target, kinds, (struct bytes){0});
+        known |= changes_note_file(store, event->target, kinds, (struct bytes){0});
+    return known;
 }
 
-static void on_event(void *context, const struct watch_event *event)
+static bool on_event(void *context, const struct watch_event *event)
 {
     struct store *store = context;
     if (event->kinds & WATCH_ALL_LOST) {
         log_warning("more changed than the kernel could report; every mount looks again");
         writers_lost(store);
         changes_note_all(store);
-    } else {
-        on_file(store, event);
+        return true;
     }
+    return on_file(store, event);
 }
 
 /* --- watched files ----------------------------------------------------------------------- */

@@ -11,8 +11,11 @@
 
 /* Between two drains of the thread, so that a flood of changes is taken in batches, in which the
  * kernel merges what repeats, instead of one wake-up each. The first change after a rest does not
- * wait. */
+ * wait. Twice as long each time nobody wanted any of them: else a service would be awake for all
+ * that others do on the filesystem. The most is little enough for a bounded queue (16,384 events).
+ */
 #define GATHER_MS 1
+#define GATHER_MAX_MS 8
 
 /* --- reports ------------------------------------------------------------------- */
 
@@ -30,7 +33,8 @@ void watch_report(struct watch *w, const struct watch_event *event)
         return;
     w->last = *event;
     w->event_count++;
-    w->events.event(w->events.context, event);
+    if (w->events.event(w->events.context, event))
+        atomic_store(&w->wanted, true);
 }
 
 void watch_report_lost(struct watch *w)
@@ -59,8 +63,10 @@ static int read_queue(struct watch *w)
         w->last.kinds = 0;
         struct bytes raw = bytes_of(w->buffer, (size_t)len);
         size_t taken = w->mode == WATCH_FANOTIFY ? fanotify_report(w, raw) : inotify_report(w, raw);
-        if (!first)
+        if (!first) {
             left -= taken < left ? taken : left;
+            atomic_store(&w->wanted, true); /* more than one buffer: not to be left for long */
+        }
         first = false;
     } while (first || left);
     return 0;
@@ -105,9 +111,15 @@ static void *thread_main(void *context)
 {
     struct watch *w = context;
     struct pollfd fds[] = {{.fd = w->stop_fd, .events = POLLIN}, {.fd = w->fd, .events = POLLIN}};
-    while (poll(fds, 2, -1) >= 0 || errno == EINTR)
-        if (fds[0].revents || watch_drain(w) < 0 || poll(fds, 1, GATHER_MS) > 0)
+    int gather = GATHER_MS;
+    while (poll(fds, 2, -1) >= 0 || errno == EINTR) {
+        if (fds[0].revents || watch_drain(w) < 0)
             break;
+        bool wanted = atomic_exchange(&w->wanted, false);
+        gather = wanted ? GATHER_MS : gather < GATHER_MAX_MS ? 2 * gather : GATHER_MAX_MS;
+        if (poll(fds, 1, gather) > 0)
+            break;
+    }
     return NULL;
 }
 

@@ -64,9 +64,11 @@ struct watch_event {
 };
 
 /* Called by whoever drains, one call at a time, while the watch holds no lock. It may call
- * watch_directory and watch_forget_directory, not watch_drain. An event may come twice. */
+ * watch_directory and watch_forget_directory, not watch_drain. An event may come twice. Answers
+ * whether the file is one that anybody wants to know of: where none is for a while, changes are
+ * reported at a gentler pace (see watch_start). */
 struct watch_events {
-    void (*event)(void *context, const struct watch_event *event);
+    bool (*event)(void *context, const struct watch_event *event);
     void *context;
 };
 
@@ -86,7 +88,9 @@ int watch_new(int root_fd, const struct watch_options *options, const struct wat
 /* No event is called afterwards. */
 void watch_free(struct watch *w);
 
-/* A thread that reports changes soon after they happen. */
+/* A thread that reports changes soon after they happen: at once after a rest, else within 1 ms;
+ * within 8 ms where those before were all of files that nobody wants to know of, as of a whole
+ * filesystem most are. */
 int watch_start(struct watch *w);
 
 /* WATCH_FANOTIFY or WATCH_INOTIFY. */

@@ -38,6 +38,7 @@ struct watch {
 
     /* Of the one that drains. */
     struct watch_event last; /* reported last from what is in the buffer; kinds 0: none */
+    _Atomic bool wanted;     /* some of what was read lately was, or there was much of it */
     _Alignas(8) uint8_t buffer[WATCH_BUFFER_SIZE];
 
     _Atomic uint64_t event_count, own_count, overflow_count, refused_count;

@@ -29,12 +29,13 @@ struct shared {
 
 static struct shared *shared;
 
-static void on_event(void *context, const struct watch_event *event)
+static bool on_event(void *context, const struct watch_event *event)
 {
     if (bytes_equal(event->name, bytes_of_string("sample")) && event->kinds & WATCH_CONTENT)
         shared->seen_ns = clock_monotonic_ns();
     if (event->kinds == WATCH_ALL_LOST)
         (void)printf("lost\n");
+    return true;
 }
 
 static void sampled(void)

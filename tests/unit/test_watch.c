@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "watch/watch_private.h"
 
 #define WAIT_S 20
@@ -193,7 +194,7 @@ struct crowd {
     atomic_uint late;
 };
 
-static void on_crowd_event(void *context, const struct watch_event *event)
+static bool on_crowd_event(void *context, const struct watch_event *event)
 {
     struct crowd *crowd = context;
     if (atomic_fetch_add(&crowd->inside, 1) != 0)
@@ -211,6 +212,7 @@ static void on_crowd_event(void *context, const struct watch_event *event)
             crowd->told[writer] = number;
     }
     (void)atomic_fetch_sub(&crowd->inside, 1);
+    return true;
 }
 
 static void *drainer_main(void *context)
@@ -288,7 +290,7 @@ struct held {
     atomic_uint inside;
 };
 
-static void on_held_event(void *context, const struct watch_event *event)
+static bool on_held_event(void *context, const struct watch_event *event)
 {
     struct held *held = context;
     if (atomic_fetch_add(&held->inside, 1) != 0)
@@ -301,6 +303,7 @@ static void on_held_event(void *context, const struct watch_event *event)
     if (bytes_equal(event->name, bytes_of_string("late")))
         held->told = true;
     (void)atomic_fetch_sub(&held->inside, 1);
+    return true;
 }
 
 static void *held_main(void *context)
@@ -360,15 +363,16 @@ struct waiter {
     bool seen;
 };
 
-static void on_awaited_event(void *context, const struct watch_event *event)
+static bool on_awaited_event(void *context, const struct watch_event *event)
 {
     struct waiter *waiter = context;
     if (!bytes_equal(event->name, bytes_of_string("x")))
-        return;
+        return false;
     (void)pthread_mutex_lock(&waiter->lock);
     waiter->seen = true;
     (void)pthread_cond_signal(&waiter->changed);
     (void)pthread_mutex_unlock(&waiter->lock);
+    return true;
 }
 
 static void test_thread(void **state)
@@ -406,6 +410,57 @@ static void test_thread(void **state)
             in_child(make_file);
         watch_free(watch);
     }
+}
+
+/* How many files another process makes, and for how long about, while nobody does anything else. */
+#define OTHERS 3000
+#define OTHERS_PAUSE_NS 100000
+
+static int make_many(void)
+{
+    for (unsigned i = 0; i < OTHERS; i++) {
+        if (make_file() < 0 || unlink("x") < 0)
+            return -1;
+        (void)nanosleep(&(struct timespec){.tv_nsec = OTHERS_PAUSE_NS}, NULL);
+    }
+    return 0;
+}
+
+static bool on_nothing(void *context, const struct watch_event *event)
+{
+    bool *wanted = context;
+    return *wanted;
+}
+
+/* How often the thread is awake for it, in a second. */
+static double pace(struct fixture *f, bool wanted)
+{
+    const struct watch_events events = {.event = on_nothing, .context = &wanted};
+    const struct watch_options options = fixture_options();
+    struct failure failure;
+    struct watch *watch;
+    assert_int_equal(watch_new(f->root_fd, &options, &events, &watch, &failure), 0);
+    assert_int_equal(watch_directory(watch, f->root_fd, 7), 0);
+    assert_int_equal(watch_start(watch), 0);
+    uint64_t begun = clock_monotonic_ns();
+    in_child(make_many);
+    double seconds = (double)(clock_monotonic_ns() - begun) / NSEC_PER_SEC;
+    assert_int_equal(pthread_mutex_lock(&watch->lock), 0);
+    double drains = (double)watch->asked;
+    assert_int_equal(pthread_mutex_unlock(&watch->lock), 0);
+    watch_free(watch);
+    return drains / seconds;
+}
+
+static void test_what_nobody_wants_is_taken_slowly(void **state)
+{
+    const double most = 1000.0 / 8 + 20; /* each rest is 8 ms, but for the first ones */
+    double slow = pace(*state, false), fast = pace(*state, true);
+    /* What others do on the filesystem meanwhile may be too much to be left for long. */
+    for (unsigned tries = 0; slow >= most && tries < 5; tries++)
+        slow = pace(*state, false);
+    print_message("awake %.0f times a second; if somebody wants them, %.0f\n", slow, fast);
+    assert_true(slow < most && slow < fast);
 }
 
 /* --- names --------------------------------------------------------------------- */
@@ -780,6 +835,7 @@ int main(int argc, char **argv)
         TEST(test_many_drain_while_many_change),
         TEST(test_a_drain_that_began_before_is_not_enough),
         TEST(test_thread),
+        TEST(test_what_nobody_wants_is_taken_slowly),
         TEST(test_longest_name),
         TEST(test_directories_are_counted),
         TEST(test_removed_directory),

@@ -73,17 +73,17 @@ static bool is_known(const struct fixture *f, uint64_t number)
     return false;
 }
 
-static void keep(void *context, const struct watch_event *event)
+static bool keep(void *context, const struct watch_event *event)
 {
     struct fixture *f = context;
     if (event->kinds & WATCH_ALL_LOST) {
         assert_int_equal(event->kinds, WATCH_ALL_LOST);
         f->lost++;
-        return;
+        return true;
     }
     /* fanotify tells of the whole filesystem. */
     if ((!is_known(f, event->dir) && !is_known(f, event->target)) || f->count == KEPT_MAX)
-        return;
+        return false;
     struct kept_event *e = &f->events[f->count++];
     *e = (struct kept_event){.dir = event->dir,
                              .target = event->target,
@@ -92,6 +92,7 @@ static void keep(void *context, const struct watch_event *event)
     assert_true(event->name.len < sizeof e->name);
     if (event->name.len)
         memcpy(e->name, event->name.data, event->name.len);
+    return true;
 }
 
 void fixture_watch(struct fixture *f, const struct watch_options *options)
