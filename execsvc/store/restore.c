@@ -103,7 +103,8 @@ static int finish(struct store *store, const char *name)
         return r;
     fault_point(FAULT_RESTORE_FILLED);
     (void)snprintf(trash, sizeof trash, "restore-%u", meta.slot);
-    r = store_rename_new(store->restores_fd, name, store->trash_fd, trash);
+    /* What an earlier one left there may not have been deleted yet. */
+    r = trash_take(store, store->restores_fd, name, trash);
     if (r == 0)
         fault_point(FAULT_RESTORE_ENDED);
     if (r == 0 && fsync(store->restores_fd) < 0)

@@ -108,6 +108,19 @@ def test_restore(service, client, filled):
     assert on_disk(tree_of(service, "other")) == filled
 
 
+def test_restores_one_after_the_other(service, client, filled):
+    """What one has replaced is still being deleted when the next one comes."""
+    many = tree_of(service, "w") / "many"
+    many.mkdir()
+    for number in range(2000):
+        (many / f"f{number}").write_bytes(b"x")
+    call(client, "SNAPSHOT_CREATE", workspace=b"w", id=b"one")
+    for _ in range(4):
+        call(client, "WORKSPACE_RESTORE", workspace=b"w", snapshot=b"one")
+    assert len(os.listdir(many)) == 2000
+    wait_for_nothing(service)
+
+
 def test_mounts_see_a_restore(harness, service, client, filled):
     """At once, with what they had cached; the directory a shell stands in goes as if it was removed."""
     call(client, "SNAPSHOT_CREATE", workspace=b"w", id=b"one")
