@@ -1,5 +1,6 @@
 /* In berth-network, which has libarchive behind it. */
 #include <fcntl.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -108,7 +109,6 @@ static enum pack_compression choose(const char *file, const char *compression)
 static int pack_all(struct tree_call *call, struct pack *pack, struct progress *progress,
                     struct failure *f)
 {
-    struct pack_counts counts;
     struct wire_list items;
     uint64_t total;
     int r;
@@ -118,7 +118,7 @@ static int pack_all(struct tree_call *call, struct pack *pack, struct progress *
             break;
         progress_set(progress, pack_counts(pack).size, total);
     }
-    return r < 0 ? r : pack_finish(pack, &counts, f);
+    return r;
 }
 
 /* Where it is written: a file beside the one that is meant, whose name it takes when it is whole.
@@ -126,17 +126,28 @@ static int pack_all(struct tree_call *call, struct pack *pack, struct progress *
 struct target {
     int fd;
     char *file, *temporary; /* owned; NULL: written to itself */
+    bool unnamed; /* it has that name at the end only, so that nothing is left by who is killed */
 };
 
 static void target_release(struct target *t)
 {
-    if (t->temporary)
+    if (t->temporary && !t->unnamed)
         (void)unlink(t->temporary);
     close_fd(&t->fd);
     free(t->temporary);
     free(t->file);
 }
 #define _cleanup_target_ _cleanup_(target_release)
+
+/* In the directory that the file is in. Not every filesystem has such files, and a name needs
+ * /proc. */
+static int open_unnamed(const char *file)
+{
+    _cleanup_free_ char *path = strdup(file);
+    if (!path || access("/proc/self/fd", X_OK) < 0)
+        return -1;
+    return open(dirname(path), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+}
 
 /* file NULL: standard output. */
 static int target_open(const char *file, struct target *t)
@@ -154,17 +165,30 @@ static int target_open(const char *file, struct target *t)
     t->file = link ? realpath(file, NULL) : strdup(file);
     if (!t->file)
         return -errno;
-    char *temporary;
+    _cleanup_free_ char *temporary = NULL;
     if (asprintf(&temporary, "%s.part-%d", t->file, (int)getpid()) < 0)
         return -ENOMEM;
-    t->fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (t->fd < 0) {
-        int r = -errno;
-        free(temporary);
-        return r;
-    }
-    t->temporary = temporary;
+    t->fd = open_unnamed(t->file);
+    t->unnamed = t->fd >= 0;
+    if (!t->unnamed)
+        t->fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (t->fd < 0)
+        return -errno;
+    t->temporary = take_ptr(temporary);
+    /* Who could not read what was there is not to read what comes. */
+    if (stat(t->file, &st) == 0 && fchmod(t->fd, st.st_mode & 0777) < 0)
+        return -errno;
     return 0;
+}
+
+static int target_name(struct target *t)
+{
+    char path[32];
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", t->fd);
+    if (t->unnamed && linkat(AT_FDCWD, path, AT_FDCWD, t->temporary, AT_SYMLINK_FOLLOW) < 0)
+        return -errno;
+    t->unnamed = false;
+    return rename(t->temporary, t->file) < 0 ? -errno : 0;
 }
 
 /* It is whole. */
@@ -174,8 +198,9 @@ static int target_finish(struct target *t, uint64_t size, struct progress *progr
         return 0;
     progress_set(progress, size, size); /* nothing more comes, which has no rate */
     progress_step(progress, "writing to the disk");
-    if (fsync(t->fd) < 0 || rename(t->temporary, t->file) < 0)
-        return -errno;
+    int r = fsync(t->fd) < 0 ? -errno : target_name(t);
+    if (r < 0)
+        return r;
     free(t->temporary);
     t->temporary = NULL;
     return 0;
@@ -200,12 +225,17 @@ int archive_download(struct cli *cli, const char *id, const char *file, const ch
     } else {
         _cleanup_progress_ struct progress *progress = progress_start(id, 0, PROGRESS_BYTES);
         r = pack_all(call, pack, progress, &failure);
-        /* What was received before the service failed is no archive of it. */
+        /* What was received before the service failed is no archive of it, nor is it to look like
+         * one to whoever reads it from a pipe: its end is written when the service has said that it
+         * is whole. */
         int answer = tree_call_finish(call, &reply, r < 0 ? &(struct failure){0} : &failure);
         if (answer == 0)
             wire_frame_free(reply);
         r = r < 0 ? r : answer;
-        if (r == 0 && (r = target_finish(&target, pack_counts(pack).size, progress)) < 0)
+        struct pack_counts counts;
+        if (r == 0)
+            r = pack_finish(pack, &counts, &failure);
+        if (r == 0 && (r = target_finish(&target, counts.size, progress)) < 0)
             (void)failure_set(&failure, r, "%s: %s", file, strerror(-r));
         if (r < 0)
             cli_error(cli, "%s: %s", id, failure.text[0] ? failure.text : strerror(-r));

@@ -4,12 +4,14 @@ import gzip
 import io
 import json
 import os
+import signal
 import stat
 import subprocess
 import tarfile
 
 import pytest
 
+from lib.harness import wait_until
 from lib.trees import NOTHING, fill, left_over, on_disk, tree_of, wait_for_nothing
 
 
@@ -300,3 +302,45 @@ def test_exported_to_what_is_no_regular_file(harness, berth, source):
     assert (place / "link.tar").is_symlink() and tarfile.is_tarfile(place / "old.tar")
     assert "No such file" in berth("export", "w", place / "nowhere.tar", ok=False).stderr
     assert sorted(os.listdir(place)) == ["fifo", "full", "link.tar", "nowhere.tar", "null", "old.tar"]
+
+
+def test_what_failed_does_not_look_whole(harness, berth, service):
+    """Whoever reads an export from a pipe learns from its end alone that it was not all: tar fails, too."""
+    nothing = harness.run_berth("export", "none", service=service, text=False)
+    assert nothing.returncode == 1 and nothing.stdout == b""
+
+    berth("create", "w")
+    for number in range(40):
+        (tree_of(service, "w") / f"f{number:02}").write_bytes(os.urandom(1 << 18))
+    slow = harness.start_relay(service.url, bandwidth=4 << 20).url
+    with subprocess.Popen([harness.program("berth"), "export", "w"], env={**harness.env, "BERTH_URL": slow},
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as export:
+        begun = export.stdout.read(1 << 20)
+        service.kill()
+        part = begun + export.stdout.read()
+        assert export.wait(60) == 1 and len(part) < 40 << 18
+    assert not part.endswith(bytes(1024))
+    assert subprocess.run(["tar", "-t"], input=part, capture_output=True, timeout=60, check=False).returncode != 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_killed_while_exporting(harness, berth, service, number):
+    """What was there is there, and nothing else; what replaces it at last is for the same users."""
+    berth("create", "w")
+    (tree_of(service, "w") / "f").write_bytes(os.urandom(8 << 20))
+    place = harness.new_path("place")
+    place.mkdir()
+    (place / "w.tar").write_text("old")
+    (place / "w.tar").chmod(0o600)
+    slow = harness.start_relay(service.url, bandwidth=1 << 20)
+    export = subprocess.Popen([harness.program("berth"), "export", "w", place / "w.tar"],
+                              env={**harness.env, "BERTH_URL": slow.url}, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: slow.stats()["to_client"]["bytes"] > 1 << 20, what="a part of it")
+    finally:
+        export.send_signal(number)
+    assert export.wait(30) != 0
+    assert os.listdir(place) == ["w.tar"] and (place / "w.tar").read_text() == "old"
+    berth("export", "w", place / "w.tar")
+    assert os.listdir(place) == ["w.tar"] and tarfile.is_tarfile(place / "w.tar")
+    assert (place / "w.tar").stat().st_mode & 0o777 == 0o600
