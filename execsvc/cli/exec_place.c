@@ -50,6 +50,11 @@ static int find_by_directory(struct cli *cli, const struct exec_options *options
             failure.text);
         return r;
     }
+    if (!here->workspace && options->workspace) {
+        cli_error(cli, "-C: %s is in no workspace; give a directory of %s", given,
+                  options->workspace);
+        return -EINVAL;
+    }
     if (!here->workspace)
         return shows_all(cli, here);
     if (options->workspace && !is_workspace(here, options->workspace)) {
@@ -121,7 +126,9 @@ static int find(struct cli *cli, const struct exec_options *given_options, const
         *here = above;
     }
     if (found < 0) {
-        cli_error(cli, "%s; name a workspace with -w ID", failure.text);
+        /* In a mount that is lost or cannot be asked no ID would be taken. */
+        cli_error(cli, "%s%s", failure.text,
+                  found == -ENOENT ? "; name a workspace with -w ID" : "");
         return found;
     }
     cli_use_here(cli, here);

@@ -117,6 +117,10 @@ static int take_option(struct options *o, int option, const char *argument)
         o->flags.config_file = argument;
         return 0;
     case OPTION_ROOT:
+        if (!*argument) {
+            (void)fprintf(stderr, "berthd: --root: a directory is needed\n");
+            return -EINVAL;
+        }
         o->flags.root = argument;
         return 0;
     case OPTION_LISTEN:

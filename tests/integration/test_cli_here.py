@@ -334,6 +334,7 @@ def test_no_other_service_is_meant(harness, run_berth, start_service, start_moun
     assert all(word in ("1", "125") for word in out.split()) and len(out.split()) == len(CHANGING), (out, err)
     # A member's own service may still be known, and then is what is not reached.
     assert err.count("name a service (--service, --url)") + err.count("nobody listens on the socket") == len(CHANGING), err
+    assert "-w ID" not in err
     assert json.loads(run_berth("ls", "--json", service=two, check=True).stdout) == json.loads(before)
     assert json.loads(run_berth("snapshot", "ls", "--json", service=two, check=True).stdout) == []
 

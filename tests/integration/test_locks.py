@@ -19,7 +19,7 @@ from lib.lock_peer import (GETLK, OFD_GETLK, OFD_SETLK, OFD_SETLKW, RD, SETLK, S
                            LockPeer)
 from lib.processes import name_of, processes_with
 
-PYTHON = "/usr/bin/python3"
+PYTHON = ("/usr/bin/python3", "-I", "-S")
 PEER = REPOSITORY / "tests" / "lib" / "lock_peer.py"
 WOULD_BLOCK = errno.EAGAIN
 
@@ -36,11 +36,11 @@ class Place:
         word = f"peer-{time.monotonic_ns()}"
         if where == "exec":
             # Its text, since no command sees where it lies.
-            argv = [self.harness.program("berth"), "exec", "-w", "demo", "-i", "--", PYTHON, "-c",
+            argv = [self.harness.program("berth"), "exec", "-w", "demo", "-i", "--", *PYTHON, "-c",
                     PEER.read_text(), self.name, word]
             env = self.harness.services[-1].client_env()
         else:
-            argv, env = [PYTHON, PEER, where / self.name, word], self.harness.env
+            argv, env = [*PYTHON, PEER, where / self.name, word], self.harness.env
         process = subprocess.Popen([str(word) for word in argv], stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, env=env, cwd=self.harness.directory)
         self.peers.append(process)
@@ -573,7 +573,7 @@ def test_those_who_wait_hold_up_nobody(service, start_mount, run_berth, harness)
     try:
         holder = place.open(0)
         holder("flock", "a", LOCK_EX)
-        waiters = subprocess.Popen([PYTHON, "-c", WAITERS, str(path / "f"), "260"],
+        waiters = subprocess.Popen([*PYTHON, "-c", WAITERS, str(path / "f"), "260"],
                                    stdout=subprocess.PIPE, env=harness.env, text=True)
         place.peers.append(waiters)
         waiters.stdin = waiters.stdout
@@ -767,7 +767,7 @@ def count_everywhere(harness, service, mounts, times):
     places = [([], mounts[0] / "counter.db"), ([], mounts[1] / "counter.db"), (command, "counter.db"),
               ([], mounts[0] / "counter.db")]
     running = [subprocess.Popen([str(word) for word in
-                                 [*prefix, PYTHON, "-c", COUNTER, where, times]],
+                                 [*prefix, *PYTHON, "-c", COUNTER, where, times]],
                                 env=harness.env, cwd=harness.directory)
                for prefix, where in places]
     try:

@@ -41,6 +41,12 @@ def test_wrong_arguments(harness, arguments):
     assert "Try 'berthd --help'" in result.stderr
 
 
+def test_a_root_without_a_name(harness):
+    """It is not the directory in which one happens to be."""
+    result = berthd(harness, "--root", "", "--listen", f"unix:{harness.new_path('s')}")
+    assert result.returncode == 2 and result.stderr == "berthd: --root: a directory is needed\n"
+
+
 @pytest.mark.parametrize("arguments, words", [
     (["--log-level", "loud"], "error, warning, info or debug"), (["--listen", "nonsense"], "nonsense"),
     (["--prune", "nonsense"], "nonsense")])

@@ -41,6 +41,8 @@ def test_what_is_there_is_not_said_to_be_missing(from_home, mount, service):
         assert "No such file" not in result.stderr, result
     result = from_home(mount.path)
     assert result.returncode == 125 and "shows all workspaces" in result.stderr, result
+    result = from_home(mount.path, "-w", WORKSPACE)
+    assert result.returncode == 125 and f"is in no workspace; give a directory of {WORKSPACE}" in result.stderr, result
 
 
 @pytest.mark.parametrize("words,status", [
