@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import subprocess
 import tarfile
 
 import pytest
@@ -19,8 +20,8 @@ SIZE = 9 << 20  # three seconds of it
 def terminal(harness, service):
     open_ones = []
 
-    def start(*words, program="berth", url=None):
-        env = {**os.environ, **service.client_env(url), "TERM": "xterm", "LC_ALL": "C.UTF-8"}
+    def start(*words, program="berth", url=None, **more):
+        env = {**os.environ, **service.client_env(url), "TERM": "xterm", "LC_ALL": "C.UTF-8", **more}
         one = Screen([str(harness.program(program)), *map(str, words)], 24, 100, env=env)
         open_ones.append(one)
         return one
@@ -31,6 +32,15 @@ def terminal(harness, service):
 
 
 @pytest.fixture
+def slow_disk(tmp_path):
+    """A library to preload, by which fsync takes three seconds."""
+    library = tmp_path / "slow.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-o", library, "-"], check=True, timeout=60, text=True,
+                   input="#include <unistd.h>\nint fsync(int fd) { return sleep(3) != 0; }\n")
+    return str(library)
+
+
+@pytest.fixture
 def archive(tmp_path):
     (tmp_path / "data").write_bytes(os.urandom(SIZE))
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
@@ -38,7 +48,7 @@ def archive(tmp_path):
     return tmp_path / "a.tar"
 
 
-def test_up_and_down(harness, service, terminal, archive, run_berth, tmp_path):
+def test_up_and_down(harness, service, terminal, archive, slow_disk, run_berth, tmp_path):
     slow = harness.start_relay(service.url, bandwidth=BANDWIDTH).url
     up = terminal("import", "demo", archive, url=slow)
     up.wait(lambda s: re.search(r"^demo: \d\.\d MiB of 9\.0 MiB, \d+ %, [\d.]+ [KM]iB/s, ", s.text, re.M),
@@ -48,13 +58,9 @@ def test_up_and_down(harness, service, terminal, archive, run_berth, tmp_path):
     down.wait(lambda s: re.search(r"^demo: \d\.\d MiB", s.text, re.M), what="how far it is")
     assert down.ended() == 0 and down.text.strip() == ""
 
-    relay = harness.start_relay(service.url)
-    mount = harness.start_mount(url=relay.url)
-    relay.bandwidth(BANDWIDTH)
-    down = terminal("export", "demo", mount.path / "demo" / "out.tar")
+    down = terminal("export", "demo", tmp_path / "slow.tar", LD_PRELOAD=slow_disk)
     down.wait(lambda s: re.search(r"^demo: 9\.0 MiB of 9\.0 MiB, 100 %: writing to the disk, \d s$", s.text, re.M),
               what="that all of it has come")
-    relay.bandwidth(0)
     assert down.ended() == 0 and down.text.strip() == ""
 
     result = run_berth("import", "again", archive, url=slow, check=True)
