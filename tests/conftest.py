@@ -51,7 +51,7 @@ SANITISED = ("hostile/test_control", "hostile/test_greed", "hostile/test_lock_wa
              "hostile/test_park", "hostile/test_terminal_injection", "integration/test_faults",
              "integration/test_http_document", "integration/test_http_watch", "integration/test_late_answers",
              "integration/test_lifecycle", "integration/test_mount_options", "integration/test_mount_parallel",
-             "integration/test_mount_resume", "integration/test_pipelining", "integration/test_snapshots",
+             "integration/test_mount_resume", "integration/test_snapshots",
              "integration/test_trees", "integration/test_warm", "integration/exec/test_place",
              "integration/exec/test_streams.", "model/test_found", "model/test_mappings", "model/test_random")
 

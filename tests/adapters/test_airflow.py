@@ -270,6 +270,7 @@ def test_output(run):
     assert run("printf 'a\\377b'").stdout == "a�b"
 
 
+@pytest.mark.long
 def test_more_output_than_anybody_can_hold(run):
     result = run("head -c 60M /dev/zero | tr '\\0' z; echo; echo last; exit 4", timeout=50, max_output_bytes=1000)
     assert result.exit_code == 4 and result.stdout_truncated and result.stdout.endswith("z\nlast\n")

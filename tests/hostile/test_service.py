@@ -293,6 +293,7 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.matrix
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["silent", "slow header", "no HELLO", "slow HELLO"])
 def test_slow_to_begin(service, stage):
@@ -378,6 +379,7 @@ def test_client_that_never_reads(start_service, certificates, tls):
         wait_until(lambda: other.status()["handles"] == 0)
 
 
+@pytest.mark.long
 def test_slow_reader_gets_everything(service):
     """The limit pauses a client, it does not lose its answers."""
     with raw.Stream(service.url) as stream:

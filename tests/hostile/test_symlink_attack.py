@@ -115,6 +115,7 @@ def test_nothing_outside_is_opened(attack, mode, via, tries):
 
 
 @pytest.mark.timeout(200)
+@pytest.mark.long
 def test_nothing_outside_is_opened_while_tools_here_move_directories(attack):
     seen, errors = run_attack(attack, "contain", "the tree", 4000, 180, mover=True)
     assert seen["outside"] == 0 and seen["opened outside"] == 0, errors

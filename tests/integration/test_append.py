@@ -72,6 +72,7 @@ def test_records_of_many_writers_are_whole(world, size, count):
     assert (one / "log").read_bytes() == (two / "log").read_bytes()
 
 
+@pytest.mark.long
 def test_a_record_of_almost_a_megabyte_is_whole(world):
     """The largest write() that surely is one request: what the kernel takes, less a page."""
     harness, service, (one, two) = world

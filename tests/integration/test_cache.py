@@ -187,6 +187,7 @@ def change_to_another_file(path, old):
     path.write_bytes(b"N" + old[1:])
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("set_back", [True, pytest.param(False, marks=pytest.mark.long)],
                          ids=["time set back", "new time"])
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from lib import agent
 from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 
-ROUNDS = 50
+ROUNDS = 25
 LONG_ROUNDS = 5000
 
 

@@ -361,6 +361,7 @@ def test_a_file_that_was_last_seen_at_another_name(service, start_mount, workspa
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_more_than_fits(workspace, mount):
     for number in range(800):
         path = workspace / f"d{number // 40}" / f"f{number}"

@@ -15,7 +15,7 @@ from lib.agent import compare, seen
 from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 
-ROUNDS = 80
+ROUNDS = 40
 
 RENAMES = 20000
 
@@ -62,7 +62,7 @@ def test_new_directories_are_seen_with_what_is_in_them(service, start_mount, wor
     mount = start_mount(service, workspace=WORKSPACE)
     names = ["", "{0}", "{0}/1", "{0}/b", "{0}/b/2", "{0}/b/c", "{0}/b/c/3", "{0}/b/c/d", "{0}/b/c/d/4"]
     with ExecClient(service.socket) as client:
-        for number in range(25):
+        for number in range(10):
             top = f"a{number % 7}"
             paths = [name.format(top) for name in names]
             if number % 3 == 0:

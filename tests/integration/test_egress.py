@@ -319,6 +319,7 @@ def test_connections_that_nobody_uses(harness, world):
     assert egress.wait_for_decision(verdict="ended")["reason"] == "nothing was sent for too long"
 
 
+@pytest.mark.long
 def test_a_thousand_connections(harness, world):
     """Those beyond the bound wait, and none is lost; another workspace does not notice."""
     egress = Egress(harness, world, "connections=50")

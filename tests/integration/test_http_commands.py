@@ -116,6 +116,7 @@ def test_input_and_output_both_at_once(web):
     assert told["stdout"] == data
 
 
+@pytest.mark.long
 def test_output_is_bounded(web):
     told = run(web, "head", "-c", "9000000", "/dev/zero")
     assert told["stdout_bytes"] == 9000000 and told["stdout_truncated"] is True
@@ -123,6 +124,7 @@ def test_output_is_bounded(web):
     assert told["stdout_encoding"] == "utf-8" and set(told["stdout"]) == {"\0"}
 
 
+@pytest.mark.long
 def test_the_rest_of_an_output_that_was_cut(web):
     """It is had by the ID, from the first byte that is kept on."""
     told = run(web, "sh", "-c", "head -c 9000000 /dev/zero; printf end")

@@ -434,6 +434,7 @@ def test_put_waits_until_the_mounts_have_heard(web, tree, start_mount):
     assert os.listdir(mount.path) == ["g"] and (mount.path / "g").read_bytes() == b"new"
 
 
+@pytest.mark.long
 def test_a_large_file(web, tree):
     data = os.urandom(1 << 20) * 24
     digest = hashlib.sha256(data).hexdigest()

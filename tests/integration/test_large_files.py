@@ -128,6 +128,7 @@ def test_a_file_cut_while_it_is_read(large, service, start_mount, opened):
     assert os.pread(descriptor, MIB, 2 * MIB) == page(2 * MIB)[:5]
 
 
+@pytest.mark.long
 def test_readers_of_many_files(workspace, service, start_mount):
     """What is read ahead has a bound for all together."""
     for number in range(24):

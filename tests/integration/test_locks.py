@@ -363,6 +363,7 @@ LATER = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("case", LATER)
 @everywhere
 def test_the_first_lock_in_a_file_that_was_open_for_reading(sides, case):

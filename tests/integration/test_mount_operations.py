@@ -509,6 +509,7 @@ def test_touching_one_time_keeps_the_other(workspace, run):
     assert after.st_atime_ns > before
 
 
+@pytest.mark.long
 def test_directories_of_thousands_survive_deletion_while_reading(workspace):
     directory = workspace / "many"
     directory.mkdir()

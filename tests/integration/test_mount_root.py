@@ -40,6 +40,7 @@ def test_workspaces_are_directories(two, run_berth):
     assert entries == {name: os.stat(two.path / name).st_ino for name in names}
 
 
+@pytest.mark.long
 def test_many_workspaces_are_listed_in_pages(mount, service):
     names = sorted(f"w{i}" for i in range(520))
     with berthwire.Connection.unix(service.socket) as wire:

@@ -123,6 +123,7 @@ def test_a_workspace_in_a_container_of_podmans(client):
     life(client)
 
 
+@pytest.mark.long
 def test_podman_by_the_name_of_docker_takes_dockers_profile(harness, podman_as_docker):
     client = Client(harness, podman_as_docker)
     client.create(ID, check=True)

@@ -295,6 +295,7 @@ def test_boat_refuses(sandboxes, boat):
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_boat_lost_answer(sandboxes, boat):
     """One that was made, but that nobody heard of, is found by the request's key and destroyed."""
     sandboxes.misbehave("no-answer")

@@ -398,6 +398,7 @@ def test_orphans(sandboxes):
     assert out.returncode == 1 and len(sandboxes.boxes()) == 2
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("damage", ["writable", "later", "key", "cut"])
 def test_orphans_are_not_guessed(sandboxes, damage):
     """While the file of one workspace cannot be read, its sandbox could be taken for an orphan: none is."""
@@ -521,6 +522,7 @@ def many(sandboxes, count, url):
         path.chmod(0o600)
 
 
+@pytest.mark.long
 def test_places_by_the_hundred(sandboxes):
     """Each is a line, and each is asked, 16 at once."""
     sandboxes.profile()

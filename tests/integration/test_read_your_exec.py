@@ -13,7 +13,7 @@ from lib import agent
 from lib.cached import workspace  # noqa: F401, fixtures
 from lib.exec_client import WORKSPACE, ExecClient
 
-ROUNDS = 300
+ROUNDS = 150
 LONG_ROUNDS = 10000
 ANY_LINK = "symlinks=verbatim"
 

@@ -45,12 +45,14 @@ def needs_program(name):
 GIT_SKIP = {b"clone/.git/index", b"origin/.git/index"}
 
 
+@pytest.mark.long
 def test_git(places):
     printed = both(places, real_tools.git_history)
     assert b"reworded" in printed and b"in the second tree" not in printed
     assert_same(places, skip=GIT_SKIP | {b"clone/.git/logs", b"clone/.git/config"})
 
 
+@pytest.mark.long
 def test_make(places):
     assert both(places, real_tools.make_many) == b"%d\n" % (sum(range(real_tools.PARTS)) + 1000)
     assert_same(places)
@@ -79,6 +81,7 @@ def test_sqlite(places, journal):
     assert both(places, real_tools.sqlite, journal).startswith(b"ok\na|40|780\nb|40|780\n")
 
 
+@pytest.mark.long
 def test_rsync(places, harness):
     """Onto the mount, and from it back."""
     local, remote, stored = places

@@ -165,6 +165,7 @@ def test_a_small_directory_is_not_held_up_by_a_large_one(workspace, through_rela
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_walk_of_many_directories_brings_many_at_a_time(workspace, through_relay):
     """15,000 files in 150 directories: more than one answer holds."""
     for number in range(150):

@@ -11,19 +11,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_any_calls(local, mounted):
-    campaign.run(lambda: machines.Tree(local, mounted), 30)
+    campaign.run(lambda: machines.Tree(local, mounted), 20)
 
 
 def test_the_expectations_of_one_file_hold_on_a_local_directory(local):
-    campaign.run(lambda: machines.File(local, local), 20)
+    campaign.run(lambda: machines.File(local, local), 12)
 
 
 def test_one_file(mounted, workspace):
-    campaign.run(lambda: machines.File(mounted, workspace), 20)
+    campaign.run(lambda: machines.File(mounted, workspace), 12)
 
 
 def test_two_mounts_and_an_agent(local, mounted, mounted_too, workspace, settle):
-    campaign.run(lambda: machines.Together(local, mounted, mounted_too, workspace, settle), 15)
+    campaign.run(lambda: machines.Together(local, mounted, mounted_too, workspace, settle), 10)
 
 
 @pytest.mark.long

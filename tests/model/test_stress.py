@@ -125,12 +125,14 @@ def written_here_and_read_there(harness, here, there, size, timeout=60):
 
 @pytest.mark.slow
 @pytest.mark.timeout(150)
+@pytest.mark.long
 def test_fio(harness, places):
     local, first, second = places
     written_here_and_read_there(harness, local, local, "1m")
     written_here_and_read_there(harness, first, second, "1m")
 
 
+@pytest.mark.long
 def test_fio_would_notice(harness, places):
     local = places[0]
     fio(harness, local, "buffered", "1m")

@@ -152,7 +152,7 @@ static void test_killed(void **state)
 {
     const struct place *p = *state;
     const char *asked = getenv("BERTH_DISK_ROUNDS");
-    int rounds = asked ? atoi(asked) : 24;
+    int rounds = asked ? atoi(asked) : 12;
     size_t right = 0;
     for (int round = 0; round < rounds; round++) {
         /* From any moment of making files to any of filling them. */

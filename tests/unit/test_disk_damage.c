@@ -187,7 +187,7 @@ static void test_random_damage(void **state)
     const char *seed = getenv("BERTH_DISK_SEED"), *rounds = getenv("BERTH_DISK_ROUNDS");
     if (seed)
         random_state ^= strtoull(seed, NULL, 10) << 8;
-    int count = rounds ? atoi(rounds) : 150;
+    int count = rounds ? atoi(rounds) : 80;
     for (int round = 0; round < count; round++) {
         struct disk *d = open_disk(p);
         for (uint64_t n = 0; n < FILES; n++)

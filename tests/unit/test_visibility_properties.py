@@ -120,7 +120,7 @@ def git(tmp_path_factory):
     return Git(tmp_path_factory.mktemp("repository"))
 
 
-@settings(max_examples=int(os.environ.get("VISIBILITY_EXAMPLES", "150")), deadline=None)
+@settings(max_examples=int(os.environ.get("VISIBILITY_EXAMPLES", "80")), deadline=None)
 @given(RULES)
 @example([b"foo", b"!foo/a"])
 @example([b"a/**/foo"])

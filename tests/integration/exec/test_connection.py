@@ -219,6 +219,7 @@ def test_a_cut_of_the_network_is_survived(away):
     assert (process.returncode, out) == (9, b"two\n")
 
 
+@pytest.mark.long
 def test_a_slow_reader_holds_up_nobody_else(away):
     away.relay.delay(0)
     slow = away.begin("head", "-c", "30000000", "/dev/zero")

@@ -50,6 +50,7 @@ def test_json_of_a_timeout(execute):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_json_of_endless_output_is_bounded(execute):
     result = execute("head", "-c", "20000000", "/dev/zero", options=["--json"])
     object = json.loads(result.stdout)
