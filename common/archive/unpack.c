@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "archive/gunzip.h"
 #include "base/cleanup.h"
 #include "base/log.h"
 
@@ -12,8 +13,13 @@
 #define XATTR_PREFIX "user."
 #define XATTR_OWN_PREFIX "user.berth."
 
+/* Bytes behind the end of an archive that is packed with gzip, whose checksum stands behind them:
+ * tar fills up a record, of at most 10 MiB. Stops an archive that goes on without end. */
+#define REST_MAX (16 * 1024 * 1024)
+
 struct unpacking {
     const struct unpack_source *source;
+    struct gunzip *gunzip;
     struct archive *archive;
     struct tree_batch batch;
     struct unpack_counts counts;
@@ -27,13 +33,15 @@ static void unpacking_release(struct unpacking *u)
 {
     if (u->archive)
         (void)archive_read_free(u->archive);
+    if (u->gunzip)
+        gunzip_free(u->gunzip);
     tree_batch_release(&u->batch);
 }
 
 static la_ssize_t on_read(struct archive *archive, void *context, const void **data)
 {
     struct unpacking *u = context;
-    ssize_t n = u->source->read(u->source->context, data);
+    ssize_t n = gunzip_read(u->gunzip, data);
     if (n < 0) {
         u->read_error = (int)n;
         archive_set_error(archive, (int)-n, "%s", strerror((int)-n));
@@ -51,6 +59,10 @@ static int fail(struct unpacking *u, int error, const char *path, const char *wh
 /* What the library found. */
 static int fail_archive(struct unpacking *u)
 {
+    if (u->read_error == -EBADMSG)
+        return failure_set(
+            u->failure, -EBADMSG,
+            "this is no tar archive, or it is damaged: gzip's checksum or end is wrong");
     if (u->read_error < 0)
         return failure_set(u->failure, u->read_error, "cannot read the archive: %s",
                            strerror(-u->read_error));
@@ -206,6 +218,24 @@ static int send_entry(struct unpacking *u, struct archive_entry *entry)
     return r == 0 && item.kind == WIRE_ITEM_FILE && item.size > 0 ? send_data(u, item.size) : r;
 }
 
+/* Up to where gzip's checksum has been looked at. */
+static int read_rest(struct unpacking *u)
+{
+    const void *data;
+    ssize_t n;
+    size_t rest = 0;
+    while (gunzip_is_packed(u->gunzip) && (n = gunzip_read(u->gunzip, &data)) != 0) {
+        if (n < 0) {
+            u->read_error = (int)n;
+            return fail_archive(u);
+        }
+        rest += (size_t)n;
+        if (rest > REST_MAX)
+            return failure_set(u->failure, -EBADMSG, "the archive goes on behind its end");
+    }
+    return 0;
+}
+
 int unpack_run(const struct unpack_source *source, const struct tree_sink *sink,
                struct unpack_counts *ret, struct failure *ret_failure)
 {
@@ -214,7 +244,7 @@ int unpack_run(const struct unpack_source *source, const struct tree_sink *sink,
     struct archive_entry *entry;
     u.archive = archive_read_new();
     if (!u.archive || archive_read_support_format_tar(u.archive) != ARCHIVE_OK ||
-        archive_read_support_filter_gzip(u.archive) != ARCHIVE_OK ||
+        gunzip_new(source, &u.gunzip) < 0 ||
         archive_read_support_filter_zstd(u.archive) != ARCHIVE_OK)
         return failure_set(ret_failure, -ENOMEM, "out of memory");
     /* Names are bytes. */
@@ -232,7 +262,9 @@ int unpack_run(const struct unpack_source *source, const struct tree_sink *sink,
     /* The end has a block of its own, which is read then: without it the rest may be missing. */
     if (archive_filter_bytes(u.archive, 0) <= archive_read_header_position(u.archive))
         return failure_set(ret_failure, -EBADMSG, "the archive is cut: it has no end");
-    r = sent(&u, tree_batch_flush(&u.batch));
+    r = read_rest(&u);
+    if (r == 0)
+        r = sent(&u, tree_batch_flush(&u.batch));
     if (r == 0)
         *ret = u.counts;
     return r;

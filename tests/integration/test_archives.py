@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import tarfile
+import time
 
 import pytest
 
@@ -141,6 +142,10 @@ def packed(*members):
     return out.getvalue()
 
 
+def changed(data, at):
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1:]
+
+
 HOSTILE = {
     "up": (packed(("good", b"x"), ("../f", b"x")), "leads out"),
     "up inside": (packed(("a/../../f", b"x")), "leads out"),
@@ -154,6 +159,9 @@ HOSTILE = {
     "cut off": (packed(("f", b"x" * 100000))[:50000], "damaged"),
     "no archive": (b"this is a text and no archive of anything\n" * 100, "no tar archive"),
     "empty": (b"", "no tar archive"),
+    "a byte of a packed one changed": (changed(gzip.compress(packed(("f", bytes(100000))), 0), 50000), "gzip's checksum"),
+    "the checksum cut off": (gzip.compress(packed(("f", b"x")))[:-8], "gzip's checksum"),
+    "no end": (gzip.compress(packed(("f", b"x")) + bytes(20 << 20)), "goes on behind its end"),
     "cut off in compression": (gzip.compress(packed(("f", os.urandom(100000))))[:50000], "damaged"),
 }
 
@@ -168,6 +176,24 @@ def test_hostile_archives(harness, berth, service):
         assert done.stdout == "", name
         wait_for_nothing(service) # when the service has noticed that nobody sends any more
     assert berth("ls", "-q").stdout == ""
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 10000])
+def test_packed_in_pieces(harness, berth, service, pieces):
+    """Members of gzip one after the other, the zeros of a tape behind them, and a pipe that gives a byte at a time."""
+    data = packed(("f", bytes(range(256)) * 40), ("g", b"x"))
+    size = len(data) // min(pieces, 7) + 1
+    small = b"".join(gzip.compress(data[at:at + size]) for at in range(0, len(data), size)) + bytes(512)
+    with subprocess.Popen([harness.program("berth"), "create", "--from", "-", "w"], env=service.client_env(),
+                          stdin=subprocess.PIPE) as create:
+        for at in range(0, 3 if pieces == 10000 else 0):
+            os.write(create.stdin.fileno(), small[at:at + 1])
+            time.sleep(0.05)
+        os.write(create.stdin.fileno(), small[3 if pieces == 10000 else 0:])
+        create.stdin.close()
+        assert create.wait(30) == 0
+    assert (tree_of(service, "w") / "f").read_bytes() == bytes(range(256)) * 40
+    assert (tree_of(service, "w") / "g").read_bytes() == b"x"
 
 
 def test_what_has_no_item_is_left_out(harness, berth, service):
