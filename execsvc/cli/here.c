@@ -478,12 +478,31 @@ static int describe(const struct mount_row *row, const char *path, json_t *objec
     return r < 0 ? failure_set(f, r, "%s", strerror(-r)) : 0;
 }
 
+/* The Berth mount inside which somebody has mounted another filesystem: whose workspace that is
+ * nobody says, but who stands in it may well think of this one's. */
+static const struct mount_row *row_around(const struct mount_table *table, const char *point)
+{
+    for (size_t i = 0; i < table->count; i++) {
+        const struct mount_row *row = &table->rows[i];
+        const char *rest = mount_row_is_berth(row) ? below(point, row->point) : NULL;
+        if (rest && *rest)
+            return row;
+    }
+    return NULL;
+}
+
 /* The mount that the spot is in, and what it tells. */
 static int find_mount(const struct mount_table *table, const struct spot *spot, const char *what,
                       const struct mount_row **ret_row, const struct mount_row **ret_whole,
                       json_t **ret_object, struct failure *f)
 {
     const struct mount_row *row = find_row(table, spot);
+    const struct mount_row *around =
+        row && !mount_row_is_berth(row) ? row_around(table, row->point) : NULL;
+    if (around)
+        return failure_set(f, -EXDEV,
+                           "%s is in what is mounted at %s, inside the Berth mount at %s", what,
+                           row->point, around->point);
     if (!row || !mount_row_is_berth(row))
         return failure_set(f, -ENOENT, "%s is not in a Berth mount", what);
     const struct mount_row *whole = whole_row(table, row);

@@ -97,17 +97,6 @@ def test_bind_mounts(harness, run_berth, service, mount):
 
 
 @needs_root
-def test_something_else_is_mounted_in_a_workspace(harness, run_berth, service, mount):
-    run_berth("create", "demo", check=True)
-    inside = mount.path / "demo" / "other"
-    inside.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "none", inside], check=True, timeout=20)
-    try:
-        assert "not in a Berth mount" in where(harness, inside).stderr
-    finally:
-        subprocess.run(["umount", inside], check=True, timeout=20)
-
-
 def test_working_directory_that_was_removed(harness, run_berth, service, mount):
     run_berth("create", "demo", check=True)
     path = mount.path / "demo" / "d"
@@ -336,6 +325,26 @@ def test_no_other_service_is_meant(harness, run_berth, start_service, start_moun
     assert "-w ID" not in err
     assert json.loads(run_berth("ls", "--json", service=two, check=True).stdout) == json.loads(before)
     assert json.loads(run_berth("snapshot", "ls", "--json", service=two, check=True).stdout) == []
+
+
+def test_in_what_is_mounted_inside_a_workspace(harness, run_berth, start_service, start_mount, configure):  # noqa: F811
+    """It is no part of the workspace; who stands there means no other service's for all that."""
+    one, two = start_service(), start_service()
+    for service in (one, two):
+        run_berth("create", "demo", "w", service=service, check=True)
+    configure(one=one, two=two)
+    set_default(harness, two)
+    over = start_mount(one).path / "demo" / "over"
+    over.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "none", over], check=True, timeout=20)
+    try:
+        assert "inside the Berth mount at" in where(harness, over).stderr
+        for words in CHANGING:
+            done = harness.run(["sh", "-c", f"cd {over} && berth {words}"])
+            assert done.returncode in (1, 125) and "inside the Berth mount at" in done.stderr, (words, done)
+        assert sorted(run_berth("ls", "-q", service=two, check=True).stdout.split()) == ["demo", "w"]
+    finally:
+        subprocess.run(["umount", over], check=True, timeout=20)
 
 
 def test_a_removed_directory_of_no_mount(harness, run_berth, service, configure):  # noqa: F811
