@@ -141,12 +141,12 @@ static void target_release(struct target *t)
 
 /* In the directory that the file is in. Not every filesystem has such files, and a name needs
  * /proc. */
-static int open_unnamed(const char *file)
+static int open_unnamed(const char *file, mode_t mode)
 {
     _cleanup_free_ char *path = strdup(file);
     if (!path || access("/proc/self/fd", X_OK) < 0)
         return -1;
-    return open(dirname(path), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+    return open(dirname(path), O_TMPFILE | O_WRONLY | O_CLOEXEC, mode);
 }
 
 /* file NULL: standard output. */
@@ -168,15 +168,19 @@ static int target_open(const char *file, struct target *t)
     _cleanup_free_ char *temporary = NULL;
     if (asprintf(&temporary, "%s.part-%d", t->file, (int)getpid()) < 0)
         return -ENOMEM;
-    t->fd = open_unnamed(t->file);
+    /* Who could not read what was there is not to read what comes, from the beginning. */
+    bool there = stat(t->file, &st) == 0;
+    mode_t mode = there ? st.st_mode & 0777 : 0666;
+    t->fd = open_unnamed(t->file, mode);
     t->unnamed = t->fd >= 0;
     if (!t->unnamed)
-        t->fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        t->fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     if (t->fd < 0)
         return -errno;
     t->temporary = take_ptr(temporary);
-    /* Who could not read what was there is not to read what comes. */
-    if (stat(t->file, &st) == 0 && fchmod(t->fd, st.st_mode & 0777) < 0)
+    struct stat new;
+    if (there &&
+        (fstat(t->fd, &new) < 0 || ((new.st_mode & 0777) != mode && fchmod(t->fd, mode) < 0)))
         return -errno;
     return 0;
 }

@@ -375,17 +375,24 @@ static bool on_awaited_event(void *context, const struct watch_event *event)
     return true;
 }
 
+/* With its thread, and the root watched. */
+static struct watch *started(struct fixture *f, const struct watch_events *events)
+{
+    const struct watch_options options = fixture_options();
+    struct failure failure;
+    struct watch *watch;
+    assert_int_equal(watch_new(f->root_fd, &options, events, &watch, &failure), 0);
+    assert_int_equal(watch_directory(watch, f->root_fd, 7), 0);
+    assert_int_equal(watch_start(watch), 0);
+    return watch;
+}
+
 static void test_thread(void **state)
 {
     struct fixture *f = *state;
     struct waiter waiter = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
     const struct watch_events events = {.event = on_awaited_event, .context = &waiter};
-    const struct watch_options options = fixture_options();
-    struct failure failure;
-    struct watch *watch;
-    assert_int_equal(watch_new(f->root_fd, &options, &events, &watch, &failure), 0);
-    assert_int_equal(watch_directory(watch, f->root_fd, 7), 0);
-    assert_int_equal(watch_start(watch), 0);
+    struct watch *watch = started(f, &events);
     for (unsigned round = 0; round < 20; round++) {
         waiter.seen = false;
         in_child(make_file);
@@ -403,9 +410,7 @@ static void test_thread(void **state)
     watch_free(watch);
     /* And stopped at once after the start, or with changes under way. */
     for (unsigned round = 0; round < 20; round++) {
-        assert_int_equal(watch_new(f->root_fd, &options, &events, &watch, &failure), 0);
-        assert_int_equal(watch_directory(watch, f->root_fd, 7), 0);
-        assert_int_equal(watch_start(watch), 0);
+        watch = started(f, &events);
         if (round & 1)
             in_child(make_file);
         watch_free(watch);
@@ -436,12 +441,7 @@ static bool on_nothing(void *context, const struct watch_event *event)
 static double pace(struct fixture *f, bool wanted)
 {
     const struct watch_events events = {.event = on_nothing, .context = &wanted};
-    const struct watch_options options = fixture_options();
-    struct failure failure;
-    struct watch *watch;
-    assert_int_equal(watch_new(f->root_fd, &options, &events, &watch, &failure), 0);
-    assert_int_equal(watch_directory(watch, f->root_fd, 7), 0);
-    assert_int_equal(watch_start(watch), 0);
+    struct watch *watch = started(f, &events);
     uint64_t begun = clock_monotonic_ns();
     in_child(make_many);
     double seconds = (double)(clock_monotonic_ns() - begun) / NSEC_PER_SEC;
