@@ -118,9 +118,9 @@ int fixture_teardown(void **state)
     file_session_free(f->session);
     (void)store_detect(f->store); /* the watch holds references while it reports */
     /* Every reference has been given back: the reports of leaks below are of whole tables. */
-    assert_int_equal(t_status(f, "nodes"), 0);
+    t_await_status(f, "nodes", 0);
     assert_int_equal(t_status(f, "handles"), 0);
-    assert_int_equal(t_status(f, "descriptors"), 0);
+    t_await_status(f, "descriptors", 0);
     store_close(f->store);
     buffer_release(&f->reply.storage);
     remove_directory(f->directory);

@@ -253,7 +253,7 @@ static void test_setattr(void **state)
     /* No descriptor is kept that would keep a deleted file's blocks. */
     drop_descriptors(f);
     assert_int_equal(set(f, (struct wire_setattr){.node = node, .valid = WIRE_SET_ATIME_NOW}), 0);
-    assert_int_equal(t_status(f, "descriptors"), 0);
+    t_await_status(f, "descriptors", 0);
 
     int64_t link = t_symlink(f, f->demo, "link", "nowhere");
     assert_int_equal(set(f, (struct wire_setattr){.node = (uint64_t)link,

@@ -140,7 +140,7 @@ static void test_many_threads(void **state)
             file_session_free(workers[i].f.session);
     }
     file_session_free(shared);
-    assert_int_equal(t_status(f, "nodes"), 1);
+    t_await_status(f, "nodes", 1);
     assert_int_equal(t_status(f, "handles"), 0);
 }
 
@@ -445,7 +445,7 @@ static void test_cache_limit(void **state)
         assert_int_equal(t_getattr(f, (uint64_t)sub, 0, NULL), 0);
         assert_true(t_status(f, "descriptors") <= 8);
     }
-    assert_int_equal(t_status(f, "descriptors"), 8);
+    t_await_status(f, "descriptors", 8);
 }
 
 /* The process has no descriptor left but those that are kept. */
@@ -469,7 +469,7 @@ static void test_no_descriptors(void **state)
         drop_descriptors(f);
         for (int i = 1; i < 50; i++)
             assert_true(t_lookup(f, (uint64_t)nodes[i], "file") > 0);
-        assert_int_equal(t_status(f, "descriptors"), 49);
+        t_await_status(f, "descriptors", 49);
         int taken[1000], count = 0;
         struct rlimit before, low;
         assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);

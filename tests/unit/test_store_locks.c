@@ -302,7 +302,7 @@ static void test_ends(void **state)
     f->session = NULL;
     assert_int_equal(t_status(f, "lock_owners"), 0);
     assert_int_equal(t_status(f, "handles"), 0);
-    assert_int_equal(t_status(f, "nodes"), 0);
+    t_await_status(f, "nodes", 0);
     assert_int_equal(file_session_new(f->store, &f->session), 0);
 }
 

@@ -116,7 +116,7 @@ static void test_breadth_first(void **state)
     int64_t b = t_walk(f, "a/b");
     assert_string_equal(tree(f, (uint64_t)b, FULL, 0), "(c x )(deep )");
     /* Only the root, a and b are left, by those look-ups. */
-    assert_int_equal(t_status(f, "nodes"), 3);
+    t_await_status(f, "nodes", 3);
 }
 
 static void test_what_it_tells(void **state)
@@ -237,7 +237,7 @@ static void test_node_limit(void **state)
     /* Names are told all the same; directories without a node are not entered. */
     const char *names = tree(f, f->demo, FULL, 0);
     assert_non_null(strstr(names, "(a top )(b empty )"));
-    assert_int_equal(t_status(f, "nodes"), 1);
+    t_await_status(f, "nodes", 1);
 }
 
 static void test_many_directories(void **state)

@@ -198,7 +198,7 @@ static void test_status(void **state)
 {
     struct fixture *f = *state;
     assert_int_equal(t_status(f, "workspaces"), 1);
-    assert_int_equal(t_status(f, "nodes"), 1);
+    t_await_status(f, "nodes", 1);
     assert_int_equal(t_status(f, "handles"), 0);
     assert_int_equal(create(f, bytes_of_string("x"), 0), 0);
     assert_int_equal(t_status(f, "workspaces"), 2);
