@@ -83,14 +83,14 @@ def test_nothing_is_left_behind(client, service):
         client.run(WORKSPACE, ["true"])
     keeper = service.keeper()
     wait_until(lambda: children_of(keeper.pid) == [], what="the end of what is cleared away behind a verdict")
-    before = (service.descriptors(), keeper.descriptors())
+    before = service.descriptors(), keeper.descriptors()  # more for a moment, where an earlier client goes
     for i in range(200):
         argv = [["sh", "-c", "echo x; echo y >&2"], ["no-such"], ["sh", "-c", "kill -9 $$"]][i % 3]
         client.run(WORKSPACE, argv, flags=[0, MERGE, STDIN, PTY][i % 4])
     wait_until(lambda: children_of(service.pid) + children_of(keeper.pid) == [],
                what="the end of all children")
-    wait_until(lambda: (service.descriptors(), keeper.descriptors()) == before,
-               what="no more descriptors than before")
+    wait_until(lambda: service.descriptors() <= before[0] and keeper.descriptors() <= before[1],
+               what=f"no more descriptors than before, {before}")
 
 
 def test_commands_run_side_by_side(client):
