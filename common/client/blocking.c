@@ -155,8 +155,9 @@ int client_connect_again(const struct stream_options *options, const char *agent
                          const struct session_resume *resumes, struct client **ret,
                          struct failure *ret_failure)
 {
-    return connect_with(options, agent, WIRE_FEATURE_CHANGES | WIRE_FEATURE_RESUME, resumes, ret,
-                        ret_failure);
+    return connect_with(options, agent,
+                        WIRE_FEATURE_CHANGES | WIRE_FEATURE_RESUME | WIRE_FEATURE_DELEGATION,
+                        resumes, ret, ret_failure);
 }
 
 /* Takes the reply of tag from what was received, and drops the rest. */

@@ -63,6 +63,7 @@ enum wire_features {
     WIRE_FEATURE_CHANGES = 2, /* the service notices changes (SUBSCRIBE); no more than a promise */
     WIRE_FEATURE_RESUME = 4,  /* the session outlives its connection (WELCOME.key) */
     WIRE_FEATURE_USAGE = 8,   /* EXEC_USAGE and EGRESS_LOG are answered */
+    WIRE_FEATURE_DELEGATION = 16,
 };
 
 enum wire_workspace_flags {
@@ -154,6 +155,9 @@ enum wire_change_kinds {
 enum wire_subscribe_flags {
     WIRE_SUBSCRIBE_OBSERVES = 1,
 };
+
+/* In PLACE.flags, beside RENAME_NOREPLACE. */
+#define WIRE_PLACE_TIME 0x100
 
 enum wire_make_flags {
     WIRE_MAKE_OWNER = 1, /* what is made belongs to uid and gid */

@@ -109,3 +109,55 @@ void exec_hold_end(struct exec_hold *hold)
     }
     free(hold);
 }
+
+/* --- whether there are any ----------------------------------------------------------------------
+ */
+
+static bool some_wait(const struct exec_service *s, uint32_t slot)
+{
+    const struct relay *r;
+    TAILQ_FOREACH(r, &s->relays, entry)
+    if (r->waits_for == slot)
+        return true;
+    return false;
+}
+
+static void question_end(struct exec_question *q, bool idle)
+{
+    LIST_REMOVE(q, entry);
+    q->idle(q->context, idle);
+    exec_hold_end(q->hold);
+    free(q);
+}
+
+/* Those that wait for the hold have come before it. */
+static void on_held(void *context, int error, const char *text)
+{
+    struct exec_question *q = context;
+    question_end(q, error == 0 && !some_wait(q->service, q->slot));
+}
+
+void exec_service_ask_idle(struct exec_service *s, const struct workspace *workspace,
+                           exec_idle_fn *idle, void *context)
+{
+    struct exec_question *q = NULL;
+    if (s->link || !exec_has_commands(s, workspace_name(workspace)))
+        q = malloc(sizeof *q);
+    if (!q) {
+        idle(context, false);
+        return;
+    }
+    *q = (struct exec_question){
+        .service = s, .slot = workspace_slot(workspace), .idle = idle, .context = context};
+    LIST_INSERT_HEAD(&s->questions, q, entry);
+    const struct exec_hold_options options = {
+        .workspace = workspace_thread_id(workspace), .held = on_held, .context = q};
+    exec_service_hold(s, &options, &q->hold);
+}
+
+void exec_end_questions(struct exec_service *s)
+{
+    struct exec_question *q;
+    while ((q = LIST_FIRST(&s->questions)))
+        question_end(q, false);
+}

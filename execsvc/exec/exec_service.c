@@ -702,6 +702,7 @@ int exec_service_new(struct event_base *base, const struct exec_service_options 
     TAILQ_INIT(&s->relays);
     LIST_INIT(&s->removals);
     LIST_INIT(&s->holds);
+    LIST_INIT(&s->questions);
     s->again = evtimer_new(base, on_again, s);
     if (!s->again) {
         free(s);
@@ -719,6 +720,7 @@ void exec_service_free(struct exec_service *s)
     struct exec_hold *hold;
     if (!s)
         return;
+    exec_end_questions(s);
     while ((r = TAILQ_FIRST(&s->relays)))
         exec_relay_free(r);
     while ((hold = LIST_FIRST(&s->holds))) {

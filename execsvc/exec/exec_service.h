@@ -96,6 +96,13 @@ void exec_service_hold(struct exec_service *s, const struct exec_hold_options *o
  * allowed. */
 void exec_hold_end(struct exec_hold *hold);
 
+/* Whether no command of the workspace lives or is about to be started. idle is called once, which
+ * may be before this returns; what it does comes before any command that is started later. No
+ * keeper is started for this: what one of another service's life has left counts as living. */
+typedef void exec_idle_fn(void *context, bool idle);
+void exec_service_ask_idle(struct exec_service *s, const struct workspace *workspace,
+                           exec_idle_fn *idle, void *context);
+
 /* Adds "exec": {"running", "started", "refused"} to object: EXECs that are open, and what became of
  * those of this service's life; "fenced" (fences_list); and what the last keeper found that
  * confines commands (confinement_status), and "egress", what its proxy has done (egress/counts.h).

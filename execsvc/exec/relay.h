@@ -46,6 +46,16 @@ struct exec_removal {
     bool stops;
 };
 
+/* Of exec_service_ask_idle. */
+struct exec_question {
+    LIST_ENTRY(exec_question) entry;
+    struct exec_service *service;
+    struct exec_hold *hold;
+    uint32_t slot;
+    exec_idle_fn *idle;
+    void *context;
+};
+
 TAILQ_HEAD(relay_list, relay);
 
 struct exec_service {
@@ -62,6 +72,7 @@ struct exec_service {
     struct relay_list relays;
     LIST_HEAD(, exec_removal) removals;
     LIST_HEAD(, exec_hold) holds;
+    LIST_HEAD(, exec_question) questions;
     struct table by_tag; /* those that were sent */
     size_t running;
     uint64_t started;
@@ -77,6 +88,9 @@ void exec_relay_free(struct relay *r);
 
 /* Whether the keeper may know of commands of the workspace of this name. */
 bool exec_has_commands(const struct exec_service *s, const char *name);
+
+/* Answers for the end of the service. */
+void exec_end_questions(struct exec_service *s);
 
 /* Whether commands of this workspace wait for the end of a hold. */
 bool exec_is_held(const struct exec_service *s, uint32_t slot);

@@ -229,7 +229,7 @@ static int put_in_place(struct file_writer *w, const struct wire_attr *expected,
                   .name = bytes_of_string(w->place->name)}};
     int r = tree_call(w->tree, &m, &reply, f);
     if (r == 0)
-        *ret = reply->message.attrs.attr;
+        *ret = reply->message.placed.attr;
     return r;
 }
 

@@ -10,6 +10,7 @@
 #include "base/table.h"
 #include "server/account.h"
 #include "server/backend.h"
+#include "server/delegations.h"
 #include "server/dispatch.h"
 #include "stream/http.h"
 #include "server/park.h"
@@ -46,6 +47,8 @@ void connection_set_state(struct connection *c, enum connection_state to)
     assert(allowed[c->state] & (1u << to));
     log_debug("connection %llu: %s -> %s", (unsigned long long)c->id, state_names[c->state],
               state_names[to]);
+    if (c->state == CONNECTION_READY)
+        delegations_leave(c);
     c->state = to;
 }
 
@@ -201,6 +204,11 @@ bool connection_abandoned(const struct connection *c, uint64_t tag)
 bool connection_returns(const struct connection *c)
 {
     return c->returns;
+}
+
+bool connection_delegates(const struct connection *c)
+{
+    return session_peer(c->session)->features & WIRE_FEATURE_DELEGATION;
 }
 
 void connection_set_writer(struct connection *c, bool writer)
@@ -422,7 +430,7 @@ static int begin_frames(struct connection *c)
         .max_payload = WIRE_PAYLOAD_MAX,
         .max_calls = CONNECTION_CALLS_MAX,
         .window = CONNECTION_WINDOW,
-        .features = WIRE_FEATURE_ZSTD | WIRE_FEATURE_USAGE |
+        .features = WIRE_FEATURE_ZSTD | WIRE_FEATURE_USAGE | WIRE_FEATURE_DELEGATION |
                     (store_detects(c->server->store)
                          ? (uint64_t)WIRE_FEATURE_CHANGES
                          : 0), /* the client knows whether there is a wire to save */

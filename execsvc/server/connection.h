@@ -115,6 +115,9 @@ unsigned connection_count_lock_waits(struct connection *c, int change);
 void connection_set_writer(struct connection *c, bool writer);
 bool connection_is_writer(const struct connection *c);
 
+/* True when its client understands DELEGATION. */
+bool connection_delegates(const struct connection *c);
+
 /* True when its client has asked for a session that is not there (any more). */
 bool connection_returns(const struct connection *c);
 

@@ -4,6 +4,7 @@
 
 #include "access/permit.h"
 #include "server/account.h"
+#include "server/delegations.h"
 #include "server/exec_gate.h"
 #include "server/lock_waits.h"
 #include "server/trees.h"
@@ -231,6 +232,8 @@ static void job_set_order(struct job *job)
         job->key = m->release.handle;
     } else if (m->type == WIRE_FALLOCATE) {
         job->key = m->fallocate.handle;
+    } else if (m->type == WIRE_PLACE) {
+        job->key = m->place.handle;
     } else if (m->type == WIRE_COPY) {
         job->key = m->copy.handle_out;
     } else if (m->type == WIRE_READDIR) {
@@ -271,7 +274,7 @@ static bool makes_writer(const struct wire_message *m)
            (m->type == WIRE_OPEN && (m->open.flags & WIRE_OPEN_WRITE));
 }
 
-static void submit(struct connection *c, struct call *call, struct wire_frame *frame)
+void dispatch_submit(struct connection *c, struct call *call, struct wire_frame *frame)
 {
     struct job *job = calloc(1, sizeof *job);
     int r = -ENOMEM;
@@ -312,7 +315,7 @@ static void on_cleared(void *context, struct exec_removal *removal, uint64_t end
                                                                  : FAULT_WORKSPACE_CLEARED);
         x->call->removal = removal;
         x->call->ended = (uint32_t)ended;
-        submit(x->connection, x->call, x->frame);
+        dispatch_submit(x->connection, x->call, x->frame);
     } else {
         wire_frame_free(x->frame);
     }
@@ -333,7 +336,7 @@ static void clear_commands(struct connection *c, struct call *call, struct wire_
     /* What is wrong with the request the store says. */
     if (!exec_service_clear(connection_server(c)->exec, call, key, flags, how, on_cleared, x)) {
         free(x);
-        submit(c, call, frame);
+        dispatch_submit(c, call, frame);
     }
 }
 
@@ -359,7 +362,7 @@ static void set_workspace(struct connection *c, struct call *call, struct wire_f
     if (stops(m) && store_check_set(connection_server(c)->store, m, &failure) == 0)
         clear_commands(c, call, frame, m->key, m->flags, EXEC_CLEAR_STOP);
     else
-        submit(c, call, frame);
+        dispatch_submit(c, call, frame);
 }
 
 /* An answer that others must have heard of first. */
@@ -491,7 +494,8 @@ static void open_call(struct connection *c, const struct wire_row *row, struct w
     } else if (store_transfers(m)) {
         trees_begin(connection_server(c)->trees, call, frame);
     } else if (for_workers(row)) {
-        submit(c, call, frame);
+        if (!delegations_take(c, call, frame))
+            dispatch_submit(c, call, frame);
     } else {
         loop_route(row->type)(c, call, m);
         wire_frame_free(frame);

@@ -13,5 +13,8 @@ int dispatch_check(void);
 /* Handles a message; takes the frame. May end the connection. */
 void dispatch_frame(struct connection *c, struct wire_frame *frame);
 
+/* Gives the frame, of an open call or (NULL) a notice's, to the workers; takes it. */
+void dispatch_submit(struct connection *c, struct call *call, struct wire_frame *frame);
+
 /* A worker has done a job; takes it. c: NULL when the connection is gone. */
 void dispatch_done(struct connection *c, struct job *job);

@@ -82,7 +82,7 @@ void exec_gate_enter(struct exec_service *exec, struct subscribers *subscribers,
     const struct call_events events = {.message = on_message, .gone = on_gone, .context = w};
     call_set_events(call, &events);
     struct barrier *barrier;
-    subscribers_sync(subscribers, on_synced, w, &barrier);
+    subscribers_sync(subscribers, 0, on_synced, w, &barrier);
     if (barrier)
         w->barrier = barrier;
 }

@@ -37,6 +37,16 @@ TAILQ_HEAD(connection_list, connection);
 /* Read from a connection at a time: a large WRITE in few system calls. */
 #define SERVER_READ_MAX (256u << 10)
 
+/* Workspaces in which names were made last: delegations.c. */
+#define SERVER_MAKERS 64
+
+struct maker {
+    uint32_t slot;
+    const struct connection *connection; /* who did last, and could do so now; else NULL */
+    uint64_t shared_until_ns;            /* until then there is more than one */
+    uint64_t asked_ns;                   /* when it was asked whether commands live there */
+};
+
 struct server_counters {
     uint64_t accepted;      /* connections */
     uint64_t upgraded;      /* of these, to frames */
@@ -60,6 +70,7 @@ struct server {
     struct lock_waits *lock_waits;
     struct trees *trees;
     struct subscribers *subscribers;
+    struct maker makers[SERVER_MAKERS]; /* by slot */
     struct access *access;
     struct audit *audit;        /* NULL: nobody wants one */
     struct bounds bounds;       /* of this process */

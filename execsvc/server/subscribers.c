@@ -26,8 +26,13 @@ struct subscriber {
     uint64_t sent, seen;
     uint64_t asked, synced; /* numbers of SYNC */
     uint64_t lease_end_ns;  /* by our clock, the margin included; 0: it has none */
-    bool returns;           /* has not confirmed yet, and had a lease of an earlier service */
-    bool observes;          /* nobody waits for it */
+    struct delegation {
+        uint32_t slot;
+        uint64_t number;
+    } delegations[SUBSCRIBER_DELEGATIONS_MAX];
+    size_t delegation_count;
+    bool returns;  /* has not confirmed yet, and had a lease of an earlier service */
+    bool observes; /* nobody waits for it */
 };
 
 struct target {
@@ -55,6 +60,7 @@ struct subscribers {
     LIST_HEAD(, subscriber) list;
     LIST_HEAD(, barrier) barriers;
     size_t count;
+    uint64_t last_delegation;
     uint64_t gone_end_ns;    /* leases of those that are gone, */
     size_t gone;             /* how many, at most */
     uint64_t earlier_end_ns; /* and of an earlier service's, */
@@ -274,6 +280,7 @@ static void on_message(void *context, const struct wire_message *m)
         notice(s, false);
     } else if (m->type == WIRE_SYNCED && m->synced.number == s->asked && s->synced < s->asked) {
         connection_set_writer(s->call->connection, false);
+        s->delegation_count = 0;
         s->synced = s->asked;
         notice(s, false);
     }
@@ -368,7 +375,10 @@ static void on_deadline(evutil_socket_t fd, short what, void *context)
     struct barrier *b = context;
     uint64_t now = clock_monotonic_ns();
     if (b->syncs) {
-        log_warning("a command does not wait for what was written at a client any longer");
+        log_warning("what was written at a client is not waited for any longer");
+        for (size_t i = 0; i < b->count; i++)
+            if (b->targets[i].subscriber)
+                b->targets[i].subscriber->delegation_count = 0;
         b->all_seen = false;
         barrier_end(b);
         return;
@@ -460,7 +470,15 @@ static int ask(struct subscriber *s)
     return r;
 }
 
-void subscribers_sync(struct subscribers *all, barrier_done_fn *done, void *context,
+static const struct delegation *delegation_of(const struct subscriber *s, uint32_t slot)
+{
+    for (size_t i = 0; i < s->delegation_count; i++)
+        if (s->delegations[i].slot == slot)
+            return &s->delegations[i];
+    return NULL;
+}
+
+void subscribers_sync(struct subscribers *all, uint32_t slot, barrier_done_fn *done, void *context,
                       struct barrier **ret)
 {
     struct barrier *b = barrier_new(all);
@@ -479,12 +497,15 @@ void subscribers_sync(struct subscribers *all, barrier_done_fn *done, void *cont
                           .all_seen = true};
     LIST_FOREACH(s, &all->list, link)
     {
-        if (s->observes || !connection_is_writer(s->call->connection))
+        if (s->observes ||
+            !(slot ? delegation_of(s, slot) != NULL : connection_is_writer(s->call->connection)))
             continue;
-        if (!call_connected(s->call) || ask(s) < 0)
+        if (!call_connected(s->call) || ask(s) < 0) {
             b->all_seen = false;
-        else
+            s->delegation_count = 0;
+        } else {
             b->targets[b->count++] = (struct target){.subscriber = s, .position = s->asked};
+        }
     }
     LIST_INSERT_HEAD(&all->barriers, b, link);
     b->waiting = b->count;
@@ -495,6 +516,52 @@ void subscribers_sync(struct subscribers *all, barrier_done_fn *done, void *cont
     } else {
         *ret = b;
     }
+}
+
+/* --- who alone makes names ----------------------------------------------------------- */
+
+bool subscribers_has(const struct subscribers *all, const struct file_session *session,
+                     uint32_t slot, uint64_t number)
+{
+    const struct subscriber *s = find(all, session);
+    const struct delegation *d = s ? delegation_of(s, slot) : NULL;
+    return d && (number == 0 || d->number == number);
+}
+
+bool subscribers_others_have(const struct subscribers *all, const struct file_session *session,
+                             uint32_t slot)
+{
+    const struct subscriber *s;
+    LIST_FOREACH(s, &all->list, link)
+    if (s->session != session && delegation_of(s, slot))
+        return true;
+    return false;
+}
+
+bool subscribers_may_delegate(const struct subscribers *all, const struct file_session *session,
+                              uint32_t slot)
+{
+    const struct subscriber *s = find(all, session);
+    return s && !s->observes && s->asked == s->synced && call_connected(s->call) &&
+           s->delegation_count < SUBSCRIBER_DELEGATIONS_MAX && !delegation_of(s, slot) &&
+           connection_delegates(s->call->connection);
+}
+
+bool subscribers_delegate(struct subscribers *all, const struct file_session *session,
+                          uint32_t slot)
+{
+    if (!subscribers_may_delegate(all, session, slot))
+        return false;
+    struct subscriber *s = find(all, session);
+    const struct wire_message m = {
+        .type = WIRE_DELEGATION, .delegation = {.slot = slot, .number = all->last_delegation + 1}};
+    if (call_send(s->call, &m) < 0)
+        return false;
+    s->delegations[s->delegation_count++] =
+        (struct delegation){.slot = slot, .number = ++all->last_delegation};
+    /* It may be ahead of the service from now on. */
+    connection_set_writer(s->call->connection, true);
+    return true;
 }
 
 /* --- all --------------------------------------------------------------------------- */

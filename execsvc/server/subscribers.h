@@ -31,6 +31,10 @@
  * client that does not answer, or whose way here is too slow, from holding up all commands. */
 #define SUBSCRIBER_SYNC_MS 10000
 
+/* Workspaces in which one client may be the only one that makes names. Bounds what each look at
+ * them costs; a mount that makes files in more at a time waits for each in those beyond. */
+#define SUBSCRIBER_DELEGATIONS_MAX 16
+
 struct subscribers;
 struct barrier;
 
@@ -65,12 +69,30 @@ void subscribers_wait(struct subscribers *s, const struct file_session *except,
                       barrier_done_fn *done, void *context, struct barrier **ret);
 
 /* Calls done, in the same way, when everything has arrived that programs behind the subscribers
- * have been told is written. Only those are asked that may have told them so. Nobody is cut off:
- * with one that is not connected, or after SUBSCRIBER_SYNC_MS, done is called with false. */
-void subscribers_sync(struct subscribers *s, barrier_done_fn *done, void *context,
+ * have been told is written. Only those are asked that may have told them so; slot not 0: who has
+ * the delegation of that workspace alone. Nobody is cut off: with one that is not connected, or
+ * after SUBSCRIBER_SYNC_MS, done is called with false. */
+void subscribers_sync(struct subscribers *s, uint32_t slot, barrier_done_fn *done, void *context,
                       struct barrier **ret);
 /* True when there is nothing to wait for. */
 bool subscribers_are_synced(const struct subscribers *s);
+
+/* Whether subscribers_delegate would. */
+bool subscribers_may_delegate(const struct subscribers *s, const struct file_session *session,
+                              uint32_t slot);
+
+/* Tells the client of this session that it alone makes names in the workspace of that slot
+ * (DELEGATION), until its next SYNCED. False: it does not want that, or is being asked for SYNCED.
+ * Who else wants to make one, or starts a command, waits by subscribers_sync before; one who has
+ * not answered by then, or cannot be asked, has it no more. */
+bool subscribers_delegate(struct subscribers *s, const struct file_session *session, uint32_t slot);
+
+/* Somebody has it: but for the client of this session; or exactly that one, of this number (0:
+ * any). */
+bool subscribers_others_have(const struct subscribers *s, const struct file_session *session,
+                             uint32_t slot);
+bool subscribers_has(const struct subscribers *s, const struct file_session *session, uint32_t slot,
+                     uint64_t number);
 
 void barrier_cancel(struct barrier *barrier);
 

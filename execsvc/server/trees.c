@@ -451,7 +451,7 @@ void trees_begin(struct trees *t, struct call *call, struct wire_frame *frame)
         on_synced(x, true);
         return;
     }
-    subscribers_sync(t->server->subscribers, on_synced, x, &barrier);
+    subscribers_sync(t->server->subscribers, 0, on_synced, x, &barrier);
     if (barrier)
         x->barrier = barrier;
 }

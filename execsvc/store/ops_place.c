@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 #include "store/ops.h"
 #include "store/unnamed.h"
@@ -32,7 +33,7 @@ OPERATION(place)
                                          .generation = p->expected_generation,
                                          .version = p->expected_version};
     struct statx stx;
-    if (p->flags & ~(uint32_t)RENAME_NOREPLACE)
+    if (p->flags & ~(uint32_t)(RENAME_NOREPLACE | WIRE_PLACE_TIME))
         return -EINVAL;
     _cleanup_handle_ struct handle *handle = NULL;
     _cleanup_place_ struct place to = PLACE_NONE;
@@ -45,11 +46,18 @@ OPERATION(place)
         return -EPERM;
     if (handle->node->workspace != to.dir->workspace)
         return -EXDEV;
+    const struct timespec time = {.tv_sec = p->time.sec, .tv_nsec = p->time.nsec};
+    if ((p->flags & WIRE_PLACE_TIME) && handle->unnamed &&
+        futimens(handle->fd, (const struct timespec[]){time, time}) < 0)
+        return -errno;
     r = put_at(handle, &to, p->flags & RENAME_NOREPLACE, &expected);
     if (r == 0)
         r = grip_statx_fd(handle->fd, &stx);
     if (r < 0)
         return r;
-    ret->message = (struct wire_message){.type = WIRE_ATTRS};
-    return node_attr(handle->node, &stx, &ret->message.attrs.attr);
+    ret->message = (struct wire_message){.type = WIRE_PLACED};
+    r = node_attr(handle->node, &stx, &ret->message.placed.attr);
+    if (r == 0)
+        place_attr(&to, &ret->message.placed.directory);
+    return r;
 }

@@ -463,3 +463,15 @@ void file_session_free(struct file_session *session)
     table_release(&session->nodes);
     free(session);
 }
+
+struct workspace *store_node_workspace(struct file_session *session, uint64_t node)
+{
+    struct store *store = session->store;
+    struct workspace *workspace = NULL;
+    store_lock(store);
+    const struct node_ref *ref = table_get(&session->nodes, node);
+    if (ref)
+        workspace = workspace_ref_locked(ref->node->workspace);
+    store_unlock(store);
+    return workspace;
+}

@@ -136,6 +136,12 @@ void workspace_unref(struct workspace *workspace);
  */
 uint32_t store_workspace_slot(struct store *store, struct bytes thread_id);
 
+/* Of a node that the session holds, referenced; NULL: it holds none of that number. */
+struct workspace *store_node_workspace(struct file_session *session, uint64_t node);
+
+/* Rules may hide something of it from the session: it cannot make any name. */
+bool store_hides(struct file_session *session, const struct workspace *workspace);
+
 /* O_PATH|O_DIRECTORY on tree/, borrowed. */
 int workspace_tree_fd(const struct workspace *workspace);
 

@@ -32,11 +32,23 @@ static bool hides(const struct visibility_rules *rules)
     return rules && visibility_rules_hide(rules);
 }
 
+static bool hides_locked(const struct file_session *session, const struct workspace *workspace)
+{
+    return hides(session->rules) || hides(workspace->rules) || hides(session->store->rules);
+}
+
+bool store_hides(struct file_session *session, const struct workspace *workspace)
+{
+    store_lock(session->store);
+    bool any = hides_locked(session, workspace);
+    store_unlock(session->store);
+    return any;
+}
+
 bool view_unsure_locked(const struct file_session *session, const struct node_ref *ref)
 {
     const struct workspace *workspace = ref->node->workspace;
-    return !ref->node->root &&
-           (hides(session->rules) || hides(workspace->rules) || hides(session->store->rules)) &&
+    return !ref->node->root && hides_locked(session, workspace) &&
            ref->seen_at < changed_last(session, workspace);
 }
 
