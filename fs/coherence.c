@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "create_ahead.h"
 #include "ops.h"
 #include "pipeline.h"
 #include "request.h"
@@ -401,6 +402,8 @@ static int forget_inode(struct driver *d, struct notifier *n, struct inode *i,
 {
     bool content = change->kinds & (WIRE_CHANGE_CONTENT | WIRE_CHANGE_NAME);
     pipeline_forget_attr(i);
+    if (i->type == S_IFDIR)
+        create_ahead_forget(d, i);
     if (content) {
         inode_changed(&d->inodes, i);
         i->flags &= (uint8_t)~INODE_CACHED;
@@ -524,6 +527,12 @@ void coherence_appended(struct driver *d, struct inode *inode)
         no_memory(d);
 }
 
+void coherence_unmade(struct driver *d, const struct inode *directory, struct bytes name)
+{
+    if (d->coherence && tell_name(d, d->coherence->notifier, directory, name) < 0)
+        no_memory(d);
+}
+
 /* --- the lease ---------------------------------------------------------------------- */
 
 static void end_live(struct driver *d)
@@ -573,8 +582,10 @@ static void on_pong(void *context, int error, const struct wire_message *reply)
     c->asked = c->silent = false;
     uint64_t end = c->asked_ns + WIRE_LEASE_MS * NSEC_PER_MSEC;
     uint64_t now = clock_monotonic_ns();
-    if (error == 0)
-        c->times.ping_us = (now - c->asked_ns) / 1000;
+    if (error == 0) {
+        uint64_t took = c->times.ping_us = (now - c->asked_ns) / 1000;
+        c->times.ping_min_us = took < c->times.ping_min_us ? took : c->times.ping_min_us;
+    }
     /* An answer that took so long is worth nothing. */
     if (error == 0 && end <= now)
         on_renew(-1, 0, d);
@@ -623,6 +634,8 @@ static void on_changes(void *context, uint64_t tag, const struct wire_message *i
     struct coherence *c = d->coherence;
     if (item->type == WIRE_SYNC)
         pipeline_sync(d, tag, item->sync.number);
+    if (item->type == WIRE_DELEGATION)
+        create_ahead_delegated(d, item->delegation.slot, item->delegation.number);
     if (item->type != WIRE_CHANGES)
         return;
     const struct wire_changes *changes = &item->changes;
@@ -676,6 +689,7 @@ void coherence_connected(struct driver *d)
     struct coherence *c = d->coherence;
     if (!c || c->tag || !d->client)
         return;
+    c->times.ping_min_us = UINT64_MAX;
     const struct wire_message m = {.type = WIRE_SUBSCRIBE};
     const struct client_call call = {
         .reply = on_unsubscribed, .item = on_changes, .context = d, .lasting = true};

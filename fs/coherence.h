@@ -31,6 +31,9 @@ void coherence_entered(struct driver *d, struct inode *inode);
 /* This mount has written where the kernel does not know: what it has cached there is not right. */
 void coherence_appended(struct driver *d, struct inode *inode);
 
+/* The kernel was told that the name leads to a file of this mount's, and it does not. */
+void coherence_unmade(struct driver *d, const struct inode *directory, struct bytes name);
+
 /* A rename into another directory, to, has been answered: the kernel does it under the locks of
  * both directories, and what it is told to forget of them waits for these. inode_rename_settled is
  * called when it is done. */
@@ -64,7 +67,8 @@ struct coherence_times {
     uint64_t lag_us;     /* of the last changes: from when they were told here until no program sees
                           * what was before */
     uint64_t lag_max_us; /* the longest that ever took */
-    uint64_t ping_us;    /* the last round trip to the service and back */
+    uint64_t ping_min_us; /* the shortest round trip of this session; UINT64_MAX: none yet */
+    uint64_t ping_us;     /* the last round trip to the service and back */
 };
 struct coherence_times coherence_times(const struct driver *d);
 

@@ -1,6 +1,7 @@
 #include "ops.h"
 
 #include "coherence.h"
+#include "create_ahead.h"
 #include "pipeline.h"
 #include "prefetch.h"
 #include "recall.h"
@@ -507,17 +508,18 @@ static bool read_on(struct request *r, uint64_t cookie)
     return true;
 }
 
-static void read_directory(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *fi,
-                           bool plus)
+static void read_known(struct request *r);
+
+static void read_again(struct request *r, int error, const struct wire_message *reply)
 {
-    struct request *r = request_start(req, WIRE_READDIR, NULL, NULL);
-    if (!r || !request_set_handle(r, fi))
-        return;
-    r->size = size;
-    r->position = (uint64_t)off;
-    r->plus = plus;
-    if (r->handle->inode->flags & INODE_LOCAL) {
-        root_readdir(r);
+    read_known(r);
+}
+
+static void read_known(struct request *r)
+{
+    const off_t off = (off_t)r->position;
+    if (create_ahead_in(r->driver, r->handle->inode)) {
+        create_ahead_wait(r, read_again);
         return;
     }
     struct listing *l = r->handle->listing;
@@ -533,6 +535,21 @@ static void read_directory(fuse_req_t req, size_t size, off_t off, struct fuse_f
     }
     if (!answer_read_ahead(r, off, cookie) && !read_on(r, cookie))
         fetch(r, cookie, true);
+}
+
+static void read_directory(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *fi,
+                           bool plus)
+{
+    struct request *r = request_start(req, WIRE_READDIR, NULL, NULL);
+    if (!r || !request_set_handle(r, fi))
+        return;
+    r->size = size;
+    r->position = (uint64_t)off;
+    r->plus = plus;
+    if (r->handle->inode->flags & INODE_LOCAL)
+        root_readdir(r);
+    else
+        read_known(r);
 }
 
 void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "connection.h"
+#include "create_ahead.h"
 #include "join.h"
 #include "lock.h"
 #include "ops.h"
@@ -89,6 +90,7 @@ void driver_release(struct driver *d)
     prefetch_free(d);
     workspace_listing_free(d->workspaces_seen);
     lock_release(d);
+    create_ahead_free(d);
     pipeline_free(d);
     handle_table_release(&d->handles);
     inode_table_release(&d->inodes);

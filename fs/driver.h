@@ -14,6 +14,7 @@
 struct coherence;
 struct connection;
 struct control;
+struct create_ahead;
 struct device;
 struct disk;
 struct interrupts;
@@ -90,6 +91,7 @@ struct driver {
     struct coherence *coherence;   /* NULL: nothing is kept */
     struct interrupts *interrupts; /* NULL: none has been */
     struct pipeline *pipeline;
+    struct create_ahead *create_ahead; /* NULL: nothing has been delegated */
     struct stop *stop;
     struct supervisor *supervisor;
 

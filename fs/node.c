@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "climb.h"
 #include "coherence.h"
+#include "create_ahead.h"
 #include "device.h"
 #include "join.h"
 #include "names.h"
@@ -62,6 +63,8 @@ static void made(struct request *r, int error, const struct wire_message *reply)
             inode_changed(&d->inodes, i);
         else if (m->empty && S_ISDIR(m->attr.mode))
             names_made_empty(r, i, &m->attr);
+        if (r->message.type == WIRE_MKDIR)
+            create_ahead_made_directory(r, i, &m->attr);
         request_reply_entry(r, i, &m->attr);
     }
     names_made_end(d, parent);
@@ -112,9 +115,20 @@ static bool find_read_ahead(struct request *r)
     return true;
 }
 
+static void look_up(struct request *r);
+
+static void look_up_again(struct request *r, int error, const struct wire_message *reply)
+{
+    look_up(r);
+}
+
 static void look_up(struct request *r)
 {
     struct driver *d = r->driver;
+    if (create_ahead_at(d, r->inode, request_name(r))) {
+        create_ahead_wait(r, look_up_again);
+        return;
+    }
     if (find_read_ahead(r) || request_reply_told(r))
         return;
     if (directory_awaited(r->inode) && !d->stopping) {
@@ -265,7 +279,7 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     }
     if (fi && !request_set_handle(r, fi))
         return;
-    bool pending = pipeline_pending(d, r->inode);
+    bool pending = pipeline_pending(d, r->inode) || create_ahead_in(d, r->inode);
     if ((r->inode->type != S_IFDIR || !fi || coherence_serving(d)) && !pending &&
         stat_read_ahead(r))
         return;
@@ -285,16 +299,22 @@ static void setattr_done(struct request *r, int error, const struct wire_message
         request_fail(r, error);
         return;
     }
+    struct driver *d = r->driver;
+    /* Nobody has changed it since it was asked for but this. */
+    bool current = error == 0 && !(r->message.setattr.valid & WIRE_SET_SIZE) &&
+                   coherence_attr_timeout(d, r->inode, &reply->attrs.attr, r->stamp) > 0;
     /* It may have been done in part. */
     if (r->message.setattr.valid & WIRE_SET_SIZE)
-        inode_changed(&r->driver->inodes, r->inode);
+        inode_changed(&d->inodes, r->inode);
     else
-        inode_attr_changed(&r->driver->inodes, r->inode);
+        inode_attr_changed(&d->inodes, r->inode);
     pipeline_forget_attr(r->inode);
     if (error < 0) {
         request_fail(r, error);
         return;
     }
+    if (current)
+        r->stamp = d->inodes.stamp;
     request_reply_attr(r, r->inode, &reply->attrs.attr);
 }
 
@@ -398,6 +418,8 @@ void op_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
         use_open_handle(r, valid & WIRE_SET_SIZE ? WIRE_OPEN_WRITE : 0);
     }
     struct wire_setattr *m = &r->message.setattr;
+    if (r->inode->type == S_IFDIR && (valid & (WIRE_SET_MODE | WIRE_SET_UID | WIRE_SET_GID)))
+        create_ahead_forget(d, r->inode);
     m->valid = valid;
     m->mode = attr->st_mode & 07777;
     m->uid = attr->st_uid;

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "coherence.h"
+#include "create_ahead.h"
 #include "device.h"
 #include "fetch.h"
 #include "lock.h"
@@ -355,6 +356,7 @@ static void create_done(struct request *r, int error, const struct wire_message 
     } else {
         if (h->flags & WIRE_OPEN_WRITE)
             pipeline_known(r);
+        create_ahead_created(r, &c->directory);
         r->output = handle_pin(h);
         request_with_attributes(r, i, &c->attr, reply_created);
     }
@@ -379,7 +381,8 @@ void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
     REQUEST_SET_MAKER(r, create);
     if (device_open_kills_priv(r->driver))
         r->message.create.flags |= WIRE_OPEN_KILL_PRIV;
-    request_send(r, create_done);
+    if (!create_ahead(r))
+        request_send(r, create_done);
 }
 
 void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)

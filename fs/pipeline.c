@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include "coherence.h"
+#include "create_ahead.h"
 #include "interrupt.h"
 #include "repair.h"
 
@@ -121,6 +122,7 @@ static void answer_sync(struct driver *d)
 void pipeline_sync(struct driver *d, uint64_t tag, uint64_t number)
 {
     struct pipeline *p = d->pipeline;
+    create_ahead_revoked(d);
     p->known_on = 0;
     p->asked_on = d->inodes.connection;
     p->asked_tag = tag;
@@ -133,6 +135,13 @@ void pipeline_known(const struct request *r)
     struct pipeline *p = r->driver->pipeline;
     if (!p->asked_on && r->stamp >= p->synced_stamp)
         p->known_on = r->connection;
+}
+
+void pipeline_delegated(struct driver *d)
+{
+    struct pipeline *p = d->pipeline;
+    if (!p->asked_on)
+        p->known_on = d->inodes.connection;
 }
 
 /* --- waiting ---------------------------------------------------------------------------- */
@@ -175,6 +184,7 @@ static const struct inode *concerned(const struct request *r, const struct handl
     case WIRE_LOCK_SET:
         return r->inode;
     case WIRE_CREATE:
+        return r->message.create.flags & WIRE_OPEN_UNNAMED ? NULL : named(r);
     case WIRE_RENAME:
         return named(r);
     default:
@@ -331,6 +341,8 @@ static void done(struct request *r, int error, const struct wire_message *reply)
     note_change(d, r->handle);
     r->handle->answered_stamp = inode->stamp;
     error = error_of(r, error, reply);
+    if (r->message.type == WIRE_PLACE)
+        create_ahead_placed(r, error, reply);
     p->count--;
     f->count--;
     if (r->fuse) {
@@ -360,6 +372,7 @@ static void done(struct request *r, int error, const struct wire_message *reply)
     }
     answer_writers(d);
     answer_sync(d);
+    create_ahead_go_on(d);
 }
 
 static struct file *take_file(struct driver *d, struct handle *h)
@@ -432,20 +445,38 @@ void pipeline_follow(struct request *r)
         r->message.setattr.valid |= WIRE_SET_BEHIND;
 }
 
-bool pipeline_send(struct request *r, const struct wire_attr *attr)
+/* It is under way from now on. */
+static bool enter(struct request *r)
 {
     struct driver *d = r->driver;
-    struct pipeline *p = d->pipeline;
-    struct file *f = may_send(r) && !ends_far_out(&r->message) ? take_file(d, r->handle) : NULL;
+    struct file *f = may_send(r) ? take_file(d, r->handle) : NULL;
     if (!f)
         return false;
     note_change(d, r->handle);
     forget_attr_but(f->inode, r->handle);
     r->handle->sent_stamp = f->inode->stamp;
     f->count++;
-    p->count++;
+    d->pipeline->count++;
     r->once = true;
     r->connection = d->inodes.connection;
+    return true;
+}
+
+bool pipeline_begin(struct request *r)
+{
+    if (!enter(r))
+        return false;
+    r->quiet = true;
+    request_send(r, done);
+    return true;
+}
+
+bool pipeline_send(struct request *r, const struct wire_attr *attr)
+{
+    struct driver *d = r->driver;
+    struct pipeline *p = d->pipeline;
+    if (ends_far_out(&r->message) || !enter(r))
+        return false;
     if (attr || has_room(d, r)) {
         tell(r, attr);
         answered(r);

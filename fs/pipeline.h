@@ -44,6 +44,13 @@ void pipeline_free(struct driver *d);
  * was done. */
 bool pipeline_send(struct request *r, const struct wire_attr *attr);
 
+/* The same for a change of r->handle that the driver makes itself, a PLACE: there is nobody to
+ * tell. create_ahead_placed hears of its end. */
+bool pipeline_begin(struct request *r);
+
+/* DELEGATION has come: the service knows that we are ahead. */
+void pipeline_delegated(struct driver *d);
+
 /* The error of a change of which the kernel was told early, or 0. It is reported once. */
 int pipeline_take_error(struct handle *h);
 /* True: there is one to report, and r, a WRITE or a new size through r->handle, is answered with it

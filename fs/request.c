@@ -3,6 +3,7 @@
 #include "climb.h"
 #include "coherence.h"
 #include "connection.h"
+#include "create_ahead.h"
 #include "interrupt.h"
 #include "ops.h"
 #include "pipeline.h"
@@ -200,6 +201,10 @@ static void bind_numbers(struct request *r)
         m->rename.parent = node;
         m->rename.new_parent = node_of(r->target);
         break;
+    case WIRE_PLACE:
+        m->place.parent = node;
+        m->place.handle = handle;
+        break;
     case WIRE_COPY:
         m->copy.handle_in = handle;
         m->copy.handle_out = wire_of(r->output);
@@ -361,6 +366,10 @@ static void dispatch(struct request *r)
             r->done(r, error, NULL);
         else
             pipeline_wait(r);
+        return;
+    }
+    if (create_ahead_holds(r)) {
+        create_ahead_wait(r, NULL);
         return;
     }
     bind_numbers(r);

@@ -1,7 +1,7 @@
 #include "ops.h"
 
 #include "coherence.h"
-
+#include "create_ahead.h"
 #include "prune.h"
 
 #include <stdio.h>
@@ -179,6 +179,7 @@ void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *v
     struct request *r = request_start(req, WIRE_SETXATTR, name, NULL);
     if (!r || !request_set_inode(r, ino))
         return;
+    create_ahead_forget(r->driver, r->inode); /* it may have been an ACL */
     int error = buffer_append(&r->storage, value, size);
     if (error < 0) {
         request_fail(r, error);
@@ -201,6 +202,7 @@ void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
     struct request *r = request_start(req, WIRE_REMOVEXATTR, name, NULL);
     if (!r || !request_set_inode(r, ino))
         return;
+    create_ahead_forget(r->driver, r->inode);
     r->message.removexattr.name = request_name(r);
     request_send(r, changed);
 }

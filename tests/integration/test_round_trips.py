@@ -42,12 +42,14 @@ def test_operations_in_series_are_counted_alike(through_relay):
     # Every request of one program in series is waited for, but what it writes is by close() alone, so
     # both rules say the same.
     assert relay["malformed"] == 0
-    writes = after["requests"]["WRITE"] - before["requests"].get("WRITE", 0)
-    quiet = relay["requests"] - writes - (after["blocking"] - before["blocking"])
-    assert 0 <= quiet <= 10  # files that stay open for 20 ms are opened then, by nobody's wish
+    made = {kind: after["requests"].get(kind, 0) - before["requests"].get(kind, 0)
+            for kind in ("WRITE", "PLACE", "CREATE")}
+    quiet = relay["requests"] - sum(made.values()) - (after["blocking"] - before["blocking"])
+    # Files that stay open for 20 ms are opened then, by nobody's wish; the first file is waited for.
+    assert -1 <= quiet <= 10
     assert after["round_trips"] - before["round_trips"] == relay["round_trips_max"]
-    # Create, close, read and rename, each with an answer; the missing name is known.
-    assert 42 <= relay["round_trips_max"] <= 46
+    # Close, read and rename, each with an answer, and the first file's making; the missing name is known.
+    assert 32 <= relay["round_trips_max"] <= 36
 
 
 def test_messages_are_counted_alike(through_relay):
@@ -61,7 +63,7 @@ def test_messages_are_counted_alike(through_relay):
         counts.pop("FORGET", None)
         counts.pop("RELEASE", None)
     assert {kind: number for kind, number in told.items() if number} == sent
-    assert sent["CREATE"] == 20
+    assert sent["PLACE"] >= 18
 
 
 def test_operations_at_the_same_time_share_their_round_trips(through_relay):

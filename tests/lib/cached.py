@@ -6,7 +6,7 @@ from lib.exec_client import WORKSPACE
 from lib.harness import wait_until
 
 # Requests that nobody may be waiting for.
-QUIET = ("PING", "STATFS", "READTREE", "READFILES", "OPEN", "READ")
+QUIET = ("PING", "STATFS", "READTREE", "READFILES", "OPEN", "READ", "CREATE", "PLACE")
 
 
 @pytest.fixture
