@@ -202,17 +202,22 @@ static int walk_settled(struct node *node, int *ret_fd, struct statx *ret_stx)
     return means_moved(r) ? -ESTALE : r;
 }
 
-/* Keeps fd as the node's, unless another thread was faster. */
+/* Keeps fd as the node's, which has none. */
+static void hold_locked(struct node *node, int fd, struct grip *ret)
+{
+    node->fd = fd;
+    node->pins = 1;
+    *ret = (struct grip){.fd = fd, .node = node};
+}
+
+/* The same, unless another thread was faster. */
 static void adopt(struct node *node, int fd, struct grip *ret)
 {
     struct store *store = node->workspace->store;
     store_lock(store);
     bool present = grip_present_locked(node, ret);
-    if (!present) {
-        node->fd = fd;
-        node->pins = 1;
-        *ret = (struct grip){.fd = fd, .node = node};
-    }
+    if (!present)
+        hold_locked(node, fd, ret);
     store_unlock(store);
     if (present)
         (void)close(fd);
@@ -271,11 +276,13 @@ void grip_keep_removed(struct workspace *workspace, int dir_fd, const char *name
     _cleanup_node_ struct node *node = NULL;
     if (node_find(workspace, fd, &stx, &node) < 0)
         return;
+    /* Not by a handle of it: who holds the node may hold it for longer. */
+    _cleanup_grip_ struct grip grip = {.fd = -1};
     store_lock(workspace->store);
     node->removed = true;
+    if (!node->root && node->fd < 0)
+        hold_locked(node, take_fd(&fd), &grip);
     store_unlock(workspace->store);
-    _cleanup_grip_ struct grip grip = {.fd = -1};
-    adopt(node, take_fd(&fd), &grip);
 }
 
 /* --- attributes ---------------------------------------------------------------- */

@@ -186,6 +186,10 @@ static void test_getattr(void **state)
     assert_true(again > 0);
     t_release(f, (uint64_t)again);
     t_release(f, handle);
+    /* And while the node is held, by whoever has it by O_PATH. */
+    assert_int_equal(t_getattr(f, node, 0, &attr), 0);
+    assert_int_equal(attr.nlink, 0);
+    t_forget(f, node, 1);
     assert_int_equal(t_getattr(f, node, 0, &attr), -ESTALE);
     assert_int_equal(t_open(f, node, WIRE_OPEN_READ), -ESTALE);
 }
