@@ -45,11 +45,12 @@ def test_operations_in_series_are_counted_alike(through_relay):
     made = {kind: after["requests"].get(kind, 0) - before["requests"].get(kind, 0)
             for kind in ("WRITE", "PLACE", "CREATE")}
     quiet = relay["requests"] - sum(made.values()) - (after["blocking"] - before["blocking"])
-    # Files that stay open for 20 ms are opened then, by nobody's wish; the first file is waited for.
-    assert -1 <= quiet <= 10
+    # Files that stay open for 20 ms are opened then, by nobody's wish; the first files are waited for.
+    assert -10 <= quiet <= 10
     assert after["round_trips"] - before["round_trips"] == relay["round_trips_max"]
-    # Close, read and rename, each with an answer, and the first file's making; the missing name is known.
-    assert 32 <= relay["round_trips_max"] <= 36
+    # Close, read and rename, each with an answer, and that the first files are made; the missing name is
+    # known.
+    assert 32 <= relay["round_trips_max"] <= 46
 
 
 def test_messages_are_counted_alike(through_relay):
@@ -63,7 +64,7 @@ def test_messages_are_counted_alike(through_relay):
         counts.pop("FORGET", None)
         counts.pop("RELEASE", None)
     assert {kind: number for kind, number in told.items() if number} == sent
-    assert sent["PLACE"] >= 18
+    assert sent["CREATE"] + sent.get("PLACE", 0) >= 20
 
 
 def test_operations_at_the_same_time_share_their_round_trips(through_relay):
