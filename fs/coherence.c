@@ -586,6 +586,8 @@ static void on_pong(void *context, int error, const struct wire_message *reply)
         uint64_t took = c->times.ping_us = (now - c->asked_ns) / 1000;
         c->times.ping_min_us = took < c->times.ping_min_us ? took : c->times.ping_min_us;
     }
+    if (error == 0)
+        create_ahead_confirmed(d, c->asked_ns);
     /* An answer that took so long is worth nothing. */
     if (error == 0 && end <= now)
         on_renew(-1, 0, d);
@@ -700,6 +702,7 @@ void coherence_connected(struct driver *d)
 
 void coherence_resumed(struct driver *d)
 {
+    create_ahead_resumed(d);
     if (d->coherence)
         on_renew(-1, 0, d);
 }

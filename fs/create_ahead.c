@@ -46,6 +46,7 @@ struct create_ahead {
     size_t directory_count;
     struct delegation delegations[CREATE_AHEAD_DELEGATIONS_MAX];
     size_t delegation_count;
+    uint64_t doubted_ns;     /* not 0: they count when what is asked later was answered */
     bool unable;             /* its filesystem makes no files without a name */
     struct request *placing; /* PLACEs under way, linked by `behind` */
     struct request_queue waiting;
@@ -250,12 +251,24 @@ void create_ahead_revoked(struct driver *d)
         d->create_ahead->delegation_count = 0;
 }
 
+void create_ahead_resumed(struct driver *d)
+{
+    if (d->create_ahead)
+        d->create_ahead->doubted_ns = clock_monotonic_ns();
+}
+
+void create_ahead_confirmed(struct driver *d, uint64_t asked_ns)
+{
+    if (d->create_ahead && asked_ns > d->create_ahead->doubted_ns)
+        d->create_ahead->doubted_ns = 0;
+}
+
 /* It pays to make files ahead in this directory; the delegation's number, else 0. */
 static uint64_t usable(struct driver *d, const struct inode *directory)
 {
     struct create_ahead *a = current(d);
     const struct delegation *delegation = a ? delegation_of(a, directory) : NULL;
-    bool pays = delegation && !a->unable && coherence_live(d) &&
+    bool pays = delegation && !a->doubted_ns && !a->unable && coherence_live(d) &&
                 (directory->flags & INODE_COVERED) &&
                 coherence_times(d).ping_min_us >= CREATE_AHEAD_PING_US;
     return pays ? delegation->number : 0;
@@ -471,6 +484,8 @@ void create_ahead_placed(struct request *q, int error, const struct wire_message
         at = &(*at)->behind;
     *at = q->behind;
     if (error < 0) {
+        if (error == -ESTALE) /* it has been given to somebody else, or is nobody's */
+            create_ahead_revoked(d);
         coherence_unmade(d, q->inode, request_name(q));
         inode_removed(&d->inodes, q->inode, request_name(q));
         return;

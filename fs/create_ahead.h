@@ -44,6 +44,11 @@ void create_ahead_free(struct driver *d);
 void create_ahead_delegated(struct driver *d, uint32_t slot, uint64_t number);
 void create_ahead_revoked(struct driver *d);
 
+/* The session goes on after a loss of its connection: SYNC may be on its way. And it has answered
+ * what it was asked at asked_ns. */
+void create_ahead_resumed(struct driver *d);
+void create_ahead_confirmed(struct driver *d, uint64_t asked_ns);
+
 /* Answers a CREATE before the service has, and takes it. False: it has to be sent. */
 bool create_ahead(struct request *r);
 

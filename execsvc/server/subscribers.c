@@ -464,7 +464,7 @@ static int ask(struct subscriber *s)
     if (s->asked > s->synced)
         return 0;
     const struct wire_message m = {.type = WIRE_SYNC, .sync.number = s->asked + 1};
-    int r = call_send(s->call, &m);
+    int r = call_send_kept(s->call, &m);
     if (r == 0)
         s->asked++;
     return r;
@@ -500,7 +500,10 @@ void subscribers_sync(struct subscribers *all, uint32_t slot, barrier_done_fn *d
         if (s->observes ||
             !(slot ? delegation_of(s, slot) != NULL : connection_is_writer(s->call->connection)))
             continue;
-        if (!call_connected(s->call) || ask(s) < 0) {
+        /* One that is away hears of it when it is back, and not before that somebody else makes
+         * names. */
+        bool asked = ask(s) == 0;
+        if (!asked || !call_connected(s->call)) {
             b->all_seen = false;
             s->delegation_count = 0;
         } else {

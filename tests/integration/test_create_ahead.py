@@ -399,6 +399,22 @@ def test_it_goes_on_after_a_cut(ahead):
     ahead.wait()
 
 
+def test_who_was_away_makes_files_as_before(ahead, service, start_mount):
+    """Others have made names meanwhile, for which nobody could ask this mount."""
+    other = start_mount(service, workspace=WORKSPACE)
+    wait_until(lambda: other.stats()["coherent"], what="reports of changes")
+    os.listdir(other.path / "d")
+    ahead.relay.refuse()
+    ahead.relay.cut()
+    make(other.path / "d" / "meanwhile")
+    other.close()
+    ahead.relay.refuse(False)
+    for number in range(5):
+        make(ahead.directory / f"back-{number}")
+        assert (ahead.there / f"back-{number}").read_bytes() == b"data"
+    ahead.wait()
+
+
 def test_nothing_is_kept_for_ever(ahead, service):
     """Files that were made in advance go when they are not used."""
     def unnamed():
