@@ -675,6 +675,7 @@ static void on_unsubscribed(void *context, int error, const struct wire_message 
     struct driver *d = context;
     struct coherence *c = d->coherence;
     c->tag = 0;
+    create_ahead_revoked(d);
     if (reply) {
         log_warning("the service does not report changes any more: %s", strerror(-error));
         end_live(d); /* there have been some that it has not */

@@ -5,6 +5,7 @@ import errno
 import fcntl
 import json
 import os
+import signal
 import stat
 import subprocess
 import threading
@@ -412,6 +413,23 @@ def test_who_was_away_makes_files_as_before(ahead, service, start_mount):
     for number in range(5):
         make(ahead.directory / f"back-{number}")
         assert (ahead.there / f"back-{number}").read_bytes() == b"data"
+    ahead.wait()
+
+
+def test_who_was_silent_makes_files_as_before(ahead, service, start_mount):
+    """The service has ended its reports to a mount that did not confirm a change in time."""
+    other = start_mount(service, workspace=WORKSPACE)
+    wait_until(lambda: other.stats()["coherent"], what="reports of changes")
+    ahead.mount.signal(signal.SIGSTOP)
+    try:
+        (other.path / "d" / "first-1").write_bytes(b"unseen")  # waits for it in vain
+    finally:
+        ahead.mount.signal(signal.SIGCONT)
+    other.close()
+    wait_until(lambda: ahead.mount.stats()["coherent"], what="reports of changes")
+    for number in range(5):
+        make(ahead.directory / f"again-{number}")
+        assert (ahead.there / f"again-{number}").read_bytes() == b"data"
     ahead.wait()
 
 
