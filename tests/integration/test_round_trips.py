@@ -47,7 +47,9 @@ def test_operations_in_series_are_counted_alike(through_relay):
     quiet = relay["requests"] - sum(made.values()) - (after["blocking"] - before["blocking"])
     # Files that stay open for 20 ms are opened then, by nobody's wish; the first files are waited for.
     assert -10 <= quiet <= 10
-    assert after["round_trips"] - before["round_trips"] == relay["round_trips_max"]
+    # The relay counts what nobody waits for as well: files that are made in advance.
+    own = after["round_trips"] - before["round_trips"]
+    assert own <= relay["round_trips_max"] <= own + 10
     # Close, read and rename, each with an answer, and that the first files are made; the missing name is
     # known.
     assert 32 <= relay["round_trips_max"] <= 46
