@@ -61,12 +61,15 @@ def test_messages_are_counted_alike(through_relay):
     sent = {kind: row["frames"] for kind, row in relay["to_server"]["types"].items()}
     told = {kind: number - before["requests"].get(kind, 0)
             for kind, number in after["requests"].items()}
-    # FORGET and RELEASE may leave the driver while the two counts are being read.
+    # FORGET and RELEASE may leave the driver while the two counts are being read, and so may files that
+    # are made in advance; the lease is renewed by the second.
     for counts in (sent, told):
-        counts.pop("FORGET", None)
-        counts.pop("RELEASE", None)
+        for kind in ("FORGET", "RELEASE", "PING"):
+            counts.pop(kind, None)
+    made, made_told = sent.pop("CREATE"), told.pop("CREATE")
+    assert made <= made_told <= made + 2
     assert {kind: number for kind, number in told.items() if number} == sent
-    assert sent["CREATE"] + sent.get("PLACE", 0) >= 20
+    assert made + sent.get("PLACE", 0) >= 20
 
 
 def test_operations_at_the_same_time_share_their_round_trips(through_relay):
